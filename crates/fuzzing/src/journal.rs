@@ -43,11 +43,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
         retain: true,
         expires_at_ms: 1_700_000_000_000,
         owner: "user anna",
+        author: 0x1234_5678_9abc_def0,
         topic: "a/ä",
         properties: b"\x01\x01",
         payload: b"payload",
     };
-    let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, owner: "", ..message };
+    let unowned = StoredMessage { owner: "", author: 0, ..message };
+    let plain = StoredMessage { origin: None, expires_at_ms: u64::MAX, ..unowned };
     let (progress, in_flight) = lists();
     let session = QueueNumber::MIN;
     let (identifier, serial, filter) = (7, 300, "a/+/#");

@@ -101,6 +101,7 @@ impl Writer {
                 retain: false,
                 expires_at_ms: u64::MAX,
                 owner: "",
+                author: 0,
                 topic: &format!("to/{client_id}"),
                 properties: &[],
                 payload,

@@ -223,6 +223,7 @@ mod tests {
             retain: false,
             expires_at_ms: 5_000,
             publisher: 0,
+            author: 0,
             level: 0,
             scope: 0,
         });

@@ -92,7 +92,7 @@ pub struct Link {
     /// Which of the connections of its client it is: later ones have higher numbers.
     pub sequence: u64,
     /// Present from its first message on, in either direction.
-    tally: Option<Box<Tally>>,
+    traffic: Option<Box<Traffic>>,
     pub outbox: Outbox,
     /// The part of a packet that has arrived so far. Empty, and without memory, between packets.
     pub inbox: Vec<u8>,
@@ -142,6 +142,14 @@ pub struct Tally {
     pub bytes_out: u64,
 }
 
+/// What only connections with messages need.
+#[derive(Debug, Default)]
+struct Traffic {
+    tally: Tally,
+    /// 0: it has published nothing yet.
+    author: u64,
+}
+
 /// How fast a client may publish, and how it has logged in.
 #[derive(Debug, Default)]
 struct Rare {
@@ -170,7 +178,7 @@ impl Link {
             settings,
             peer: Box::default(),
             sequence: 0,
-            tally: None,
+            traffic: None,
             outbox: Outbox::default(),
             inbox: Vec::new(),
             gathered_bytes_max: 0,
@@ -208,16 +216,26 @@ impl Link {
         }
     }
 
+    /// What stands for the client ID in what the client publishes
+    /// ([`MessageParts::author`](crate::MessageParts::author)): made with the first message.
+    pub fn author(&mut self, make: impl FnOnce() -> u64) -> u64 {
+        let traffic = self.traffic.get_or_insert_default();
+        if traffic.author == 0 {
+            traffic.author = make();
+        }
+        traffic.author
+    }
+
     /// What it has sent and got; all 0 before its first message.
     pub fn tally(&self) -> Tally {
-        self.tally.as_deref().copied().unwrap_or_default()
+        self.traffic.as_deref().map(|traffic| traffic.tally).unwrap_or_default()
     }
 
     /// Packets of so many bytes were taken from the client.
     #[inline]
     pub fn tally_taken(&mut self, publishes: u64, bytes: usize) {
-        if publishes > 0 || self.tally.is_some() {
-            let tally = self.tally.get_or_insert_default();
+        if publishes > 0 || self.traffic.is_some() {
+            let Traffic { tally, .. } = &mut **self.traffic.get_or_insert_default();
             tally.messages_in += publishes;
             tally.bytes_in += bytes as u64;
         }
@@ -227,8 +245,8 @@ impl Link {
     #[inline]
     pub fn tally_written(&mut self, bytes: usize) {
         let publishes = self.outbox.take_publishes();
-        if publishes > 0 || self.tally.is_some() {
-            let tally = self.tally.get_or_insert_default();
+        if publishes > 0 || self.traffic.is_some() {
+            let Traffic { tally, .. } = &mut **self.traffic.get_or_insert_default();
             tally.messages_out += u64::from(publishes);
             tally.bytes_out += bytes as u64;
         }
@@ -685,6 +703,7 @@ mod tests {
             retain: true,
             expires_at_ms: 5_000,
             publisher: 0,
+            author: 0,
             level: 0,
             scope: 0,
         })
@@ -769,7 +788,7 @@ mod tests {
         let mut link = link();
         link.tally_taken(0, 2);
         link.tally_written(2);
-        assert!(link.tally.is_none(), "pings take no memory");
+        assert!(link.traffic.is_none(), "pings take no memory");
         link.tally_taken(3, 100);
         link.tally_written(4);
         link.outbox.note_publish();

@@ -43,14 +43,15 @@ pub const LARGE_BYTES_MIN: usize = 32 * 1024;
 const SLACK_PART: usize = 8;
 
 /// What stands before the topic: the fields of [`MessageParts`] that are no bytes, at these places.
-const HEAD_BYTES: usize = 24;
+const HEAD_BYTES: usize = 32;
 const EXPIRES_AT_MS: usize = 0;
 const PUBLISHER: usize = 8;
-const FRONT_LEN: usize = 16;
-const QOS: usize = 20;
+const AUTHOR: usize = 16;
+const FRONT_LEN: usize = 24;
+const QOS: usize = 28;
 /// The RETAIN flag is the lowest bit, the level stands above it.
-const RETAIN_AND_LEVEL: usize = 21;
-const SCOPE: usize = 22;
+const RETAIN_AND_LEVEL: usize = 29;
+const SCOPE: usize = 30;
 
 /// What a message is made of.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +65,11 @@ pub struct MessageParts<'a> {
     pub retain: bool,
     /// Milliseconds on the broker's clock, or [`NEVER`].
     pub expires_at_ms: u64,
-    /// An opaque key of the publishing session, for No Local (MQTT-3.8.3-3). 0: nobody.
+    /// An opaque key of the publishing session. 0: nobody.
     pub publisher: u64,
+    /// Stands for the publishing client ID, whatever session has it, for No Local (MQTT-3.8.3-3).
+    /// 0: nobody.
+    pub author: u64,
     /// How firmly the message is to be kept, as an opaque number, below 128.
     pub level: u8,
     /// Where the topic means what it means, as an opaque number.
@@ -76,6 +80,7 @@ pub struct MessageParts<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
     pub publisher: u64,
+    pub author: u64,
     pub qos: QoS,
     pub retain: bool,
     pub scope: u16,
@@ -178,6 +183,7 @@ impl Message {
         let head = self.head();
         Traits {
             publisher: u64::from_le_bytes(field(head, PUBLISHER)),
+            author: u64::from_le_bytes(field(head, AUTHOR)),
             qos: QoS::from_bits(head[QOS]).unwrap_or(QoS::AtMostOnce),
             retain: head[RETAIN_AND_LEVEL] & 1 != 0,
             scope: u16::from_le_bytes(field(head, SCOPE)),
@@ -228,6 +234,10 @@ impl Message {
 
     pub fn publisher(&self) -> u64 {
         u64::from_le_bytes(field(self.head(), PUBLISHER))
+    }
+
+    pub fn author(&self) -> u64 {
+        u64::from_le_bytes(field(self.head(), AUTHOR))
     }
 
     pub fn expires_at_ms(&self) -> u64 {
@@ -320,6 +330,7 @@ impl MessageParts<'_> {
         let mut head = [0; HEAD_BYTES];
         head[EXPIRES_AT_MS..][..8].copy_from_slice(&self.expires_at_ms.to_le_bytes());
         head[PUBLISHER..][..8].copy_from_slice(&self.publisher.to_le_bytes());
+        head[AUTHOR..][..8].copy_from_slice(&self.author.to_le_bytes());
         head[FRONT_LEN..][..4].copy_from_slice(&(self.front_len() as u32).to_le_bytes());
         head[QOS] = self.qos as u8;
         debug_assert!(self.level < 128, "a level shares its byte with a flag");
@@ -347,6 +358,7 @@ mod tests {
             retain: true,
             expires_at_ms: 2_001,
             publisher: 7,
+            author: 9,
             level: 2,
             scope: 0x0102,
         }
@@ -356,6 +368,7 @@ mod tests {
         assert_eq!(message.topic(), parts.topic);
         assert_eq!((message.qos(), message.retain()), (QoS::AtLeastOnce, true));
         assert_eq!((message.publisher(), message.level()), (7, 2));
+        assert_eq!((message.author(), message.traits().author), (9, 9));
         assert_eq!(message.scope(), 0x0102);
         assert_eq!(message.expires_at_ms(), 2_001);
         let length = (parts.topic.len() as u16).to_be_bytes();

@@ -297,6 +297,7 @@ mod tests {
             retain: false,
             expires_at_ms: NEVER,
             publisher: 0,
+            author: 0,
             level: 0,
             scope: 0,
         })

@@ -20,7 +20,13 @@ pub struct Will {
 
 impl Will {
     /// The message to publish at `now_ms`.
-    pub fn parts(&self, publisher: u64, scope: u16, level: u8, now_ms: u64) -> MessageParts<'_> {
+    pub fn parts(
+        &self,
+        (publisher, author): (u64, u64),
+        scope: u16,
+        level: u8,
+        now_ms: u64,
+    ) -> MessageParts<'_> {
         let expires_at_ms =
             self.message_expiry_secs.map_or(crate::NEVER, |secs| now_ms + u64::from(secs) * 1000);
         MessageParts {
@@ -31,6 +37,7 @@ impl Will {
             retain: self.retain,
             expires_at_ms,
             publisher,
+            author,
             level,
             scope,
         }

@@ -105,6 +105,7 @@ fn message(number: u64) -> Message {
         retain: false,
         expires_at_ms: NEVER,
         publisher: 0,
+        author: 0,
         level: 0,
         scope: 0,
     })

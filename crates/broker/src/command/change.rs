@@ -100,6 +100,7 @@ impl Publication {
             retain: *retain,
             expires_at_ms: expiry_secs.map_or(NEVER, |secs| now_ms + u64::from(secs) * 1000),
             publisher: SessionKey::NOBODY.as_u64(),
+            author: 0,
             level,
             scope: scope.number(),
         })

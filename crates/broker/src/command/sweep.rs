@@ -70,6 +70,7 @@ impl Retained {
                 retain: true,
                 expires_at_ms: NEVER,
                 publisher: SessionKey::NOBODY.as_u64(),
+                author: 0,
                 level: message.level(),
                 scope: scope.number(),
             });

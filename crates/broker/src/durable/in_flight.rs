@@ -63,8 +63,11 @@ impl Durable {
                 NOBODY => sessions.owner_of(message).cloned(),
                 owner => store.owner(owner, &cx.shared.ledger),
             };
+            // Else nobody asks who has published it.
+            let is_local = found.iter().any(|own| own.options & options::NO_LOCAL != 0);
+            let author = if is_local { message.author() } else { 0 };
             let kept = store.keep_message(message, owner.as_ref(), |it| {
-                Fact::Message(StoredMessage { origin, ..it })
+                Fact::Message(StoredMessage { origin, author, ..it })
             });
             match kept {
                 Ok((serial, position)) => {
@@ -273,7 +276,7 @@ impl Durable {
         message: &Message,
     ) -> Option<Delivery> {
         let own = client.own_subscriptions(router, serial, Name::of(message));
-        let mut terms = terms_of((message, message.traits()), &own, false, client)?;
+        let mut terms = terms_of((message, message.traits()), &own, client)?;
         if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
             terms.qos = terms.qos.min(QoS::AtLeastOnce);
         }

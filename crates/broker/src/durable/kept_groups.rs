@@ -26,7 +26,7 @@ use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::limits::ledger::NOBODY;
 use crate::routing::deliver::count_dropped;
 use crate::shard::context::Context;
-use crate::{Confirm, GroupWay, Mail};
+use crate::{Confirm, GroupWay, Mail, ShareStrategy};
 
 /// Bytes of waiting messages that a group keeps in memory beside the journal. Policy: later ones
 /// are read back from the disk.
@@ -269,8 +269,11 @@ impl Durable {
         let (number, was_empty) = (kept.number, kept.is_empty());
         let owner = confirm.map_or(NOBODY, |confirm| confirm.owner);
         let owner = store.owner(owner, &cx.shared.ledger);
+        let by_client = cx.shared.settings.share_strategy == ShareStrategy::HashClient;
         let (serial, position) = store.keep_message(message, owner.as_ref(), |message| {
-            Fact::Message(StoredMessage { queue: Some(number), ..message })
+            // Only one strategy asks who has published it.
+            let author = if by_client { message.author } else { 0 };
+            Fact::Message(StoredMessage { queue: Some(number), author, ..message })
         })?;
         if let Some(confirm) = confirm {
             store.promises.push(position, level_of(message.level()), Promise::Confirm(confirm));

@@ -40,6 +40,7 @@ impl Durable {
             retain: true,
             expires_at_ms: message.expires_at_ms(),
             owner: noted(owner),
+            author: message.author(),
             topic: &topic,
             properties: message.properties(),
             payload: message.payload(),

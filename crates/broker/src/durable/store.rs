@@ -704,13 +704,15 @@ fn stored_message<'a>(
         retain: message.retain(),
         expires_at_ms: message.expires_at_ms(),
         owner: noted(owner),
+        author: message.author(),
         topic,
         properties,
         payload,
     }
 }
 
-/// A message as it was kept. Who published it is forgotten: No Local was settled when it came.
+/// A message as it was kept. The session that published it is forgotten, the client ID only where
+/// nobody needs it.
 pub(super) fn message_of(stored: &StoredMessage<'_>) -> Message {
     let topic = Name::of_key(stored.topic);
     Message::new(&MessageParts {
@@ -721,6 +723,7 @@ pub(super) fn message_of(stored: &StoredMessage<'_>) -> Message {
         retain: stored.retain,
         expires_at_ms: stored.expires_at_ms,
         publisher: 0,
+        author: stored.author,
         level: Durability::Fsync as u8,
         scope: topic.scope().number(),
     })

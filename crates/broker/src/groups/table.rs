@@ -328,9 +328,7 @@ fn choose(
             Some(place)
         }
         ShareStrategy::LeastInFlight => members.find_idlest(random as usize % count, looks),
-        ShareStrategy::HashClient => {
-            members.find_available(spread(message.publisher(), count), looks)
-        }
+        ShareStrategy::HashClient => members.find_available(spread(message.author(), count), looks),
         ShareStrategy::HashTopic => {
             let hash = FixedState::with_seed(0).hash_one(message.topic());
             members.find_available(spread(hash, count), looks)

@@ -4,7 +4,7 @@ use codec::{QoS, Version};
 
 use super::list::{InFlight, Progress};
 use super::queue::QueueNumber;
-use super::wire::{Reader, put_bytes, put_number, put_queue, put_queue_if_any};
+use super::wire::{Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any};
 
 /// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +128,9 @@ pub struct StoredMessage<'a> {
     /// The owner that is charged: the name of an account. Empty: nobody, or a program from before
     /// this was noted has written it.
     pub owner: &'a str,
+    /// Stands for the client ID of the publisher ([`session::MessageParts::author`]). 0: nobody
+    /// asks for it, or a program from before this was noted has written it.
+    pub author: u64,
     /// As a key.
     pub topic: &'a str,
     /// Raw MQTT 5 properties.
@@ -377,7 +380,8 @@ impl<'a> StoredMessage<'a> {
                 | u8::from(expires) << 3
                 | u8::from(self.origin.is_some()) << 4
                 | u8::from(self.queue.is_some()) << 5
-                | u8::from(!self.owner.is_empty()) << 6,
+                | u8::from(!self.owner.is_empty()) << 6
+                | u8::from(self.author != 0) << 7,
         );
         put_number(out, self.serial);
         if let Some(queue) = self.queue {
@@ -393,6 +397,9 @@ impl<'a> StoredMessage<'a> {
         if !self.owner.is_empty() {
             put_bytes(out, self.owner.as_bytes());
         }
+        if self.author != 0 {
+            put_fixed(out, self.author);
+        }
         put_bytes(out, self.topic.as_bytes());
         put_bytes(out, self.properties);
         self.payload
@@ -400,9 +407,6 @@ impl<'a> StoredMessage<'a> {
 
     fn decode(r: &mut Reader<'a>) -> Result<Self, Malformed> {
         let flags = r.byte()?;
-        if flags >> 7 != 0 {
-            return Err(Malformed("a message has unknown flags"));
-        }
         let serial = r.number()?;
         let queue = if flags & 32 == 0 { None } else { Some(r.queue()?) };
         let expires_at_ms = if flags & 8 == 0 { u64::MAX } else { r.number()? };
@@ -417,6 +421,10 @@ impl<'a> StoredMessage<'a> {
         if flags & 64 != 0 && owner.is_empty() {
             return Err(Malformed("a message has an owner without a name"));
         }
+        let author = if flags & 128 == 0 { 0 } else { r.fixed()? };
+        if flags & 128 != 0 && author == 0 {
+            return Err(Malformed("a message has an author that is nobody"));
+        }
         Ok(Self {
             serial,
             origin,
@@ -425,6 +433,7 @@ impl<'a> StoredMessage<'a> {
             retain: flags & 4 != 0,
             expires_at_ms,
             owner,
+            author,
             topic: r.text()?,
             properties: r.bytes()?,
             payload: r.rest(),
@@ -486,7 +495,8 @@ mod tests {
         for kind in [0, 20, 127, 255] {
             assert!(Fact::decode(kind, &[]).is_err());
         }
-        assert!(Fact::decode(6, &[0x80, 1, 1, 0, 0]).is_err());
+        assert!(Fact::decode(6, &[0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'a', 0]).is_err());
+        assert!(Fact::decode(6, &[0x80, 1, 1, 0, 0, 0]).is_err());
         assert!(Fact::decode(6, &[0x40, 1, 0, 1, b'a', 0]).is_err());
         assert!(Fact::decode(6, &[0x03, 1, 1, 0, 0]).is_err());
         assert!(Fact::decode(13, &[0x10, 1, 1, 0, 0]).is_err());
@@ -503,6 +513,7 @@ mod tests {
             retain: false,
             expires_at_ms: u64::MAX,
             owner: "",
+            author: 0,
             topic: "a/b",
             properties: &[],
             payload: b"payload",
@@ -514,13 +525,17 @@ mod tests {
         let owned = StoredMessage { owner: "user anna", ..message };
         Fact::Message(owned).encode(&mut front);
         assert_eq!(front.len(), 9 + 1 + "user anna".len());
+        front.clear();
+        Fact::Message(StoredMessage { author: 1, ..message }).encode(&mut front);
+        assert_eq!(front.len(), 9 + 8);
     }
 
     #[test]
     fn a_message_of_which_it_was_not_noted_who_pays_is_read() {
         let before = b"\x01\x07\x01a\x00payload";
         let Ok(Fact::Message(message)) = Fact::decode(6, before) else { panic!("it is read") };
-        assert_eq!((message.owner, message.serial, message.topic), ("", 7, "a"));
+        assert_eq!((message.owner, message.author), ("", 0));
+        assert_eq!((message.serial, message.topic), (7, "a"));
         assert_eq!(message.payload, b"payload");
     }
 }

@@ -12,6 +12,11 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// Appends a number of which any value is as likely, always 8 bytes.
+pub(super) fn put_fixed(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
 pub(super) fn put_queue(out: &mut Vec<u8>, queue: QueueNumber) {
     put_number(out, queue.get());
 }
@@ -53,6 +58,12 @@ impl<'a> Reader<'a> {
             }
         }
         Err(Malformed("a number is too long"))
+    }
+
+    pub(super) fn fixed(&mut self) -> Result<u64, Malformed> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(Malformed("the record ends early"))?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*bytes))
     }
 
     pub(super) fn number_u32(&mut self) -> Result<u32, Malformed> {

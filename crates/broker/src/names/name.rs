@@ -117,6 +117,12 @@ impl<'a> Name<'a> {
         home_of(self.scope, &[self.text.as_bytes()], shard_count)
     }
 
+    /// What stands for a client ID in messages, in memory and in the journal. Never 0. That one of
+    /// a billion other client IDs has the same is less likely than 1 in 10^10.
+    pub(crate) fn author(self) -> u64 {
+        stable_hash(self.scope, &[self.text.as_bytes()]).max(1)
+    }
+
     /// For tables within a process.
     pub(crate) fn hash(self, hasher: &FixedState) -> u64 {
         hash_of(hasher, self.scope, &[self.text.as_bytes()])
@@ -218,10 +224,15 @@ impl<'a> GroupText<'a> {
     }
 }
 
+fn home_of(scope: Scope, parts: &[&[u8]], shard_count: ShardId) -> ShardId {
+    let hash = stable_hash(scope, parts);
+    ((u128::from(hash) * u128::from(shard_count)) >> 64) as ShardId
+}
+
 /// FNV-1a with a final mix: fixed for ever, as stored sessions, retained messages and groups are
 /// found by it after a restart, and good enough to spread names. A scope stands behind the text and
 /// a character that no text has; the first one adds nothing, which is how it always was.
-fn home_of(scope: Scope, parts: &[&[u8]], shard_count: ShardId) -> ShardId {
+fn stable_hash(scope: Scope, parts: &[&[u8]]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
         for byte in bytes {
@@ -234,8 +245,7 @@ fn home_of(scope: Scope, parts: &[&[u8]], shard_count: ShardId) -> ShardId {
         add(&u32::from(scope.0).to_le_bytes());
     }
     hash ^= hash >> 32;
-    hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(hash) * u128::from(shard_count)) >> 64) as ShardId
+    hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 fn hash_of(hasher: &FixedState, scope: Scope, parts: &[&[u8]]) -> u64 {
@@ -268,6 +278,14 @@ mod tests {
             ["", "client-1", "site/4/meter", "\u{fc}/ber"].map(|text| Name::first(text).home(64));
         assert_eq!(homes, [33, 54, 24, 3]);
         assert_eq!(GroupText::first("g", "jobs/#").home(64), 14);
+    }
+
+    /// Stored data depends on these values.
+    #[test]
+    fn client_ids_are_known_by_what_they_always_were() {
+        let [first, second] = [Scope::FIRST, Scope::SECOND].map(|it| Name::new(it, "client-1"));
+        assert_eq!(first.author(), 0xda92_22d4_902f_25e2);
+        assert_eq!(second.author(), 0xbaf8_aff4_ba99_bbb7);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Kept {
 /// Both variants fit into 16 bytes.
 #[derive(Debug)]
 enum Body {
-    /// QoS and flags, level, publisher, then what the flags say: when it expires, and how many
+    /// QoS and flags, level, author, then what the flags say: when it expires, and how many
     /// bytes of properties there are; the key of the topic with its length, properties, payload.
     Packed(Box<[u8]>),
     Shared(Box<Shared>),
@@ -100,7 +100,7 @@ impl Shared {
 struct Packed<'a> {
     first: u8,
     level: u8,
-    publisher: u64,
+    author: u64,
     expires_at_ms: u64,
     properties_len: usize,
     /// The key of the topic with its length, properties, payload.
@@ -110,7 +110,7 @@ struct Packed<'a> {
 impl<'a> Packed<'a> {
     fn read(bytes: &'a [u8]) -> Self {
         let (first, level) = (bytes[0], bytes[1]);
-        let (publisher, mut rest) = split_number(&bytes[2..]);
+        let (author, mut rest) = split_number(&bytes[2..]);
         let (mut expires_at_ms, mut properties_len) = (session::NEVER, 0);
         if first & EXPIRES != 0 {
             (expires_at_ms, rest) = split_number(rest);
@@ -119,7 +119,7 @@ impl<'a> Packed<'a> {
             (properties_len, rest) = split_number(rest);
         }
         let properties_len = properties_len as usize;
-        Self { first, level, publisher, expires_at_ms, properties_len, rest }
+        Self { first, level, author, expires_at_ms, properties_len, rest }
     }
 
     /// The name of the topic, and what stands behind its key.
@@ -150,7 +150,9 @@ impl<'a> Packed<'a> {
             },
             retain: self.first & RETAIN != 0,
             expires_at_ms: self.expires_at_ms,
-            publisher: self.publisher,
+            // Its session is nobody's business any more.
+            publisher: 0,
+            author: self.author,
             level: self.level,
             scope: topic.scope().number(),
         })
@@ -170,7 +172,7 @@ fn pack(message: &Message) -> Box<[u8]> {
     let rest = parts.iter().map(|part| part.len()).sum::<usize>();
     let mut bytes = Vec::with_capacity(topic_at(first) + rest);
     bytes.extend_from_slice(&[first, message.level()]);
-    bytes.extend_from_slice(&message.publisher().to_le_bytes());
+    bytes.extend_from_slice(&message.author().to_le_bytes());
     if expires {
         bytes.extend_from_slice(&message.expires_at_ms().to_le_bytes());
     }
@@ -221,7 +223,7 @@ mod tests {
             (again.qos(), again.retain(), again.level()),
             (parts.qos, parts.retain, parts.level)
         );
-        assert_eq!((again.publisher(), again.scope()), (parts.publisher, parts.scope));
+        assert_eq!((again.author(), again.scope()), (parts.author, parts.scope));
         assert_eq!(again.expires_at_ms(), parts.expires_at_ms);
     }
 
@@ -238,7 +240,8 @@ mod tests {
                         qos,
                         retain: payload_len != 64,
                         expires_at_ms,
-                        publisher: u64::MAX - 5,
+                        publisher: 5,
+                        author: u64::MAX - 5,
                         level: payload_len as u8 % 3,
                         scope,
                     });
@@ -259,6 +262,7 @@ mod tests {
             retain: true,
             expires_at_ms: session::NEVER,
             publisher: 1,
+            author: 1,
             level: 2,
             scope: 0,
         });

@@ -274,8 +274,8 @@ impl Sessions {
         // By the rules of now: they may have changed since the page was asked for.
         let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
         cx.flow.work.charge(client.grants.topic_units());
-        let is_own =
-            bits & options::NO_LOCAL != 0 && message.publisher() == query.subscriber.as_u64();
+        // MQTT-3.8.3-3: whatever session of the client ID has published it.
+        let is_own = bits & options::NO_LOCAL != 0 && message.author() == client.name().author();
         if is_stale || is_denied || is_own {
             return;
         }

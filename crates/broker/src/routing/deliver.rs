@@ -315,11 +315,9 @@ impl Sessions {
 
     /// Does the session have no room for the message, though it has to get it?
     fn refuses(&mut self, cx: &mut Context, of: (&Message, Traits), own: &Subscription) -> bool {
-        let (message, traits) = of;
+        let (message, _) = of;
         let slot = own.subscriber;
-        let is_own = traits.publisher == self.key(slot).as_u64();
-        let is_assigned =
-            |client| terms_of(of, std::slice::from_ref(own), is_own, client).is_some();
+        let is_assigned = |client| terms_of(of, std::slice::from_ref(own), client).is_some();
         if !self.has_no_room(slot, message) || !self.get(slot).is_some_and(is_assigned) {
             return false;
         }
@@ -354,7 +352,7 @@ impl Sessions {
         let Some((client, router)) = self.with_index(slot) else { return };
         let is_own = traits.publisher == client.key.as_u64();
         let is_durable = serial != 0 && client.durable.is_some();
-        let terms = terms_of((message, traits), own, is_own, client);
+        let terms = terms_of((message, traits), own, client);
         if first.options & options::CHECK_RECEIVE != 0 {
             cx.flow.work.charge(client.grants.topic_units());
         }
@@ -570,13 +568,13 @@ impl Client {
 pub(crate) fn terms_of(
     (message, traits): (&Message, Traits),
     own: &[Subscription],
-    is_own: bool,
     client: &Client,
 ) -> Option<Terms> {
     let mut may = None;
     let mut is_wanted = |subscription: &Subscription| {
         let bits = subscription.options;
-        let is_unwanted = is_own && bits & options::NO_LOCAL != 0;
+        // MQTT-3.8.3-3: by client ID, also of a message that an earlier session has published.
+        let is_unwanted = bits & options::NO_LOCAL != 0 && is_author(client, traits);
         !is_unwanted
             && (bits & options::CHECK_RECEIVE == 0
                 || *may.get_or_insert_with(|| may_receive(client, message)))
@@ -611,7 +609,12 @@ fn terms_of_several(
     Some(terms)
 }
 
-/// Out of line: nearly no delivery needs it, and each would carry it along.
+/// Out of line: nearly no delivery needs these two, and each would carry them along.
+#[inline(never)]
+fn is_author(client: &Client, traits: Traits) -> bool {
+    traits.author == client.name().author()
+}
+
 #[inline(never)]
 pub(crate) fn may_receive(client: &Client, message: &Message) -> bool {
     client.grants.allows(client.identity(), Action::Receive, message.topic())

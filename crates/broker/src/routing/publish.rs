@@ -582,6 +582,8 @@ pub(crate) fn check(
     let asks = client.grants.asks_service();
     let verdict = if asks { client.verdict_of(publish, cx) } else { None };
     let Client { scope, id, key, username, principal, grants, limits, session, .. } = client;
+    let name = Name::new(*scope, &**id);
+    let author = session.link_mut().map_or(0, |link| link.author(|| name.author()));
     let inbound = session.on_publish(publish).map_err(Ended::Violation)?;
     let (publishing, is_repeat) = match inbound {
         Inbound::Accept(publishing) => (publishing, false),
@@ -619,6 +621,7 @@ pub(crate) fn check(
             .message_expiry_secs(publishing.message_expiry_secs)
             .map_or(NEVER, |secs| cx.now_ms + u64::from(secs) * 1000),
         publisher: key.as_u64(),
+        author,
         level: match durable.has_journal() {
             true => cx.shared.settings.level_of(topic, limits.durability),
             false => 0,

@@ -275,7 +275,8 @@ impl Shard {
             return;
         }
         let level = self.durable.level_of(&self.cx, &will.topic, client.limits.durability);
-        let parts = will.parts(key.as_u64(), client.scope.number(), level, now_ms);
+        let publisher = (key.as_u64(), client.name().author());
+        let parts = will.parts(publisher, client.scope.number(), level, now_ms);
         let mut message = Message::new(&parts);
         self.cx.metrics.wills.add(1);
         // Who is there gets it.

@@ -230,6 +230,7 @@ pub fn message(topic: &str, payload: &[u8], retain: bool) -> Message {
         retain,
         expires_at_ms: NEVER,
         publisher: 0,
+        author: 0,
         level: 0,
         scope: 0,
     })

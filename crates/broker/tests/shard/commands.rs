@@ -631,6 +631,7 @@ fn what_is_retained_on_a_refused_topic_is_cleared_and_nobody_hears_of_it() {
             retain: true,
             expires_at_ms: session::NEVER,
             publisher: broker::SessionKey::NOBODY.as_u64(),
+            author: 0,
             level: 0,
             scope: Scope::FIRST.number(),
         });

@@ -22,6 +22,7 @@ mod lifetime;
 mod memory_limits;
 mod memory_shares;
 mod namespaces;
+mod no_local;
 mod order;
 mod owner;
 mod packet_ids;

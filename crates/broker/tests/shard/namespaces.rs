@@ -273,6 +273,7 @@ fn stored(topic: &str) -> StoredMessage<'_> {
         retain: false,
         expires_at_ms: u64::MAX,
         owner: "",
+        author: 0,
         topic,
         properties: b"",
         payload: b"x",

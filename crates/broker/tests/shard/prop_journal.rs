@@ -111,6 +111,7 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
         retain,
         expires_at_ms: c,
         owner: other,
+        author: b,
         topic,
         properties,
         payload,

@@ -546,6 +546,7 @@ fn message(topic: &str, payload: &str) -> Message {
         retain: false,
         expires_at_ms: NEVER,
         publisher: SessionKey::NOBODY.as_u64(),
+        author: 0,
         level: 0,
         scope: 0,
     })
@@ -599,6 +600,7 @@ fn message_of(slot: u32, topic: &str, payload: &str) -> Mail {
         retain: false,
         expires_at_ms: NEVER,
         publisher: 1 << 48 | u64::from(slot),
+        author: 0,
         level: 0,
         scope: 0,
     });

@@ -272,6 +272,7 @@ fn message(topic: &str, text: &str) -> Message {
         retain: false,
         expires_at_ms: NEVER,
         publisher: 0,
+        author: 0,
         level: 0,
         scope: 0,
     })

@@ -88,6 +88,9 @@ fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {
     if !message.owner.is_empty() {
         let _ = write!(text, " owner {:?}", message.owner);
     }
+    if message.author != 0 {
+        let _ = write!(text, " author {:016x}", message.author);
+    }
     push_payload(&mut text, message.properties, message.payload, bytes);
     text
 }
@@ -181,13 +184,14 @@ mod tests {
             retain: true,
             expires_at_ms: u64::MAX,
             owner: "user anna",
+            author: 0xa1,
             topic: "a/b",
             properties: &[],
             payload: b"ab\ncdef",
         };
         assert_eq!(
             described(Fact::Message(message)),
-            "message: serial 7 topic \"a/b\" qos 1 retain owner \"user anna\" payload of 7 bytes \"ab\\nc\"..."
+            "message: serial 7 topic \"a/b\" qos 1 retain owner \"user anna\" author 00000000000000a1 payload of 7 bytes \"ab\\nc\"..."
         );
     }
 
