@@ -10,6 +10,7 @@ import time
 import cases
 import wire
 from after_login import subscribed
+from cases import push
 
 # An address that has had many failed log-ins is slow from then on: each case comes from one of its
 # own. All log in by a service, but those who show nothing; `tenants` makes each namespace that it is
@@ -39,14 +40,24 @@ AT_ONCE = 50
 CLIENTS = 30
 
 
-def log_ins(field, port, options_of, source):
-    """Log-ins of one address at full speed, some at a time: how often each reason was
+# Each publish is asked about, too.
+RIGHTS = CONFIG + """
+[authorization]
+url = "{service}/acl"
+"""
+# Who hangs comes from so many addresses.
+ADDRESSES = 5
+
+
+def log_ins(field, port, options_of, *sources):
+    """Log-ins at full speed, some at a time, of addresses in turn: how often each reason was
     answered."""
+    sources = itertools.cycle(sources)
     begun, reasons, waiting = time.monotonic(), collections.Counter(), []
     for number in itertools.count():
         if not field.goes_on():
             break
-        stream = field.dial(port, source)
+        stream = field.dial(port, next(sources))
         if stream is not None:
             cases.push(stream, wire.connect(**options_of(number)))
             waiting.append(stream)
@@ -84,6 +95,32 @@ def service_garbage(field):
       expect=none_let_in)  # fmt: skip
 def service_silence(field):
     return log_ins(field, field.closed_port, lambda n: {"user": f"silent{n}", "password": "x"}, 46)
+
+
+@case("service-silence-everywhere", "log-ins of five addresses that the service never answers, at"
+      " full speed", expect=none_let_in)  # fmt: skip
+def service_silence_everywhere(field):
+    sources = range(50, 50 + ADDRESSES)
+    return log_ins(
+        field, field.closed_port, lambda n: {"user": f"silent{n}", "password": "x"}, *sources
+    )
+
+
+@case("rights-silence", "100 clients of five addresses publish on topics about which the service"
+      " never answers", config=RIGHTS)  # fmt: skip
+def rights_silence(field):
+    peers = []
+    for number in range(100):
+        login = {"user": f"silent:{number}", "password": "x"}
+        if peer := field.client(60 + number % ADDRESSES, port=field.closed_port, **login):
+            peers.append(peer)
+    field.begin()
+    for number, peer in enumerate(peers):
+        topics = (f"silent/{number}/{n}" for n in range(100))
+        sent = (wire.publish(topic, b"", 1, n + 1) for n, topic in enumerate(topics))
+        push(peer.stream, b"".join(sent))
+    field.wait()
+    return {"clients": len(peers)}
 
 
 def guesses_are_paced(outcome):

@@ -248,6 +248,54 @@ def test_a_will_is_published_if_the_service_allows_it(broker, rules):
     assert reader.message()[:2] == ("will/a", b"dead")
 
 
+def failures(broker):
+    answers = "quelea_authorization_answers_total"
+    found = (value for name, value in broker.metrics().items()
+             if name.startswith(answers) and 'answer="failed"' in name)  # fmt: skip
+    return sum(found)
+
+
+def hangs_on(gate, topics):
+    """A service that answers about other topics, and about these when the gate opens."""
+
+    def answer(_path, body):
+        if json.loads(body)["topic"].startswith(topics):
+            gate.wait(60)
+        return as_json({"result": "allow"})
+
+    return Service(answer)
+
+
+@pytest.mark.parametrize(("addresses", "is_known"), [(5, False), (5, True), (60, False)])
+def test_questions_that_hang_count_against_those_who_ask(start, passwords, addresses, is_known):
+    gate = threading.Event()
+    service = hangs_on(gate, "hang")
+    broker = start(CONFIG + f'url = "{service.url}"\ntimeout_secs = 1\n', {"passwords": passwords})
+
+    def dial(address, client_id):
+        peer = Peer(broker.port(), source=f"127.0.1.{address}")
+        return peer.accepted(client_id=client_id, user="anna", password="secret")
+
+    each = 120 // addresses
+    attackers = [
+        dial(number + 2, f"h{number}-{nth}") for number in range(addresses) for nth in range(each)
+    ]
+    for number, peer in enumerate(attackers):
+        if is_known:
+            assert published(peer, f"known/{number}") == 0x10
+        peer.send(*(publish(f"hang/{number}/{nth}", b"", 1, nth + 2) for nth in range(40)))
+    eventually(lambda: failures(broker) > 20)
+    # From another address, and from one of theirs.
+    for address, client_id in ((1, "honest"), (2, "neighbour")):
+        with dial(address, client_id) as honest:
+            for number in range(20):
+                assert published(honest, f"t/{number}", number + 1) == 0x10
+    gate.set()
+    for peer in attackers:
+        peer.close()
+    service.stop()
+
+
 def test_fields_may_be_placed_anywhere(start, passwords):
     service = Service(lambda *_: (204, {}, b""))
     config = CONFIG + f'url = "{service.url}/${{clientid}}?u=${{username}}&t=${{topic}}"\n'

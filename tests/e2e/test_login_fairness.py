@@ -95,6 +95,29 @@ def test_timeouts_of_one_address_close_the_service_to_nobody_else(start, service
     release.set()
 
 
+def test_log_ins_that_hang_close_the_service_to_nobody_else(start, service):
+    release = threading.Event()
+
+    def answer(_, body):
+        if json.loads(body)["username"].startswith("slow"):
+            release.wait(60)
+        return as_json({"result": "allow"})
+
+    asked = service(answer)
+    broker = start(provider(asked, "timeout_secs = 1\n"))
+    slow = [dial(broker, f"127.0.1.{number % 5 + 2}") for number in range(100)]
+    for number, peer in enumerate(slow):
+        peer.send(connect(user=f"slow{number}", password="x"))
+    answers = [peer.expect(CONNACK)[1] for peer in slow[:60]]
+    assert set(answers) == {UNAVAILABLE}
+    for number in range(20):
+        assert reason(broker, user=f"anna{number}", password="x") == 0
+        assert reason(broker, "127.0.1.2", user=f"anna{number}", password="x") == 0
+    release.set()
+    for peer in slow:
+        peer.close()
+
+
 def test_one_address_takes_a_part_of_the_requests_only(start, service):
     release = threading.Event()
 

@@ -4,10 +4,10 @@
 //! The shard remembers its answers (`broker`, `clients/verdicts.rs`). Each question is answered
 //! once, whatever happens: what cannot be asked has failed, and that denies.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use broker::{AccessQuestion, ServiceAnswer};
 use config::AuthorizationConfig;
@@ -23,7 +23,7 @@ use super::fair_queue::{Asks, FairQueue};
 use super::fetch::{self, AskError, Client, Content, Net, Reply, members_of_form};
 use super::pace::{Attempt, Pace};
 use super::request::{Requests, Unfit, client};
-use super::service_queue::{Ready, ServiceQueue};
+use super::service_queue::{Ready, ServiceQueue, UnderWay};
 
 /// Takes the answer, on whatever thread has it. It should only put it somewhere.
 pub type VerdictTaker = Box<dyn FnOnce(ServiceAnswer) + Send>;
@@ -43,6 +43,8 @@ struct Shared {
     queue: ServiceQueue<Waiting>,
     /// Those who ask are paced by what they wait for, and never for failures.
     pace: Arc<Mutex<Pace>>,
+    /// Makes numbers of client IDs.
+    clients: RandomState,
 }
 
 struct Waiting {
@@ -99,6 +101,7 @@ impl Authorizer {
             handle: net.handle().clone(),
             queue: ServiceQueue::new(NAME, questions),
             pace,
+            clients: RandomState::new(),
         };
         Ok(Self { shared: Arc::new(shared), last: AtomicU64::new(0), _net: net })
     }
@@ -175,8 +178,8 @@ impl Shared {
                 return taker.answer(ServiceAnswer::Failed);
             }
         };
-        // Users are told apart where log-ins fail, and none does here.
-        let attempt = Attempt::new(&self.pace, own.origin, 0);
+        let client = self.clients.hash_one((own.tenant, &question.client_id));
+        let attempt = Attempt::new(&self.pace, own.origin, client);
         let waiting = Waiting { asked, attempt, tenant: own.tenant, taker };
         // What is not asked has failed.
         drop(self.queue.put(own.number, waiting));
@@ -186,25 +189,23 @@ impl Shared {
     /// Asks what may be asked now. Nothing here waits for a pace, so each end of a question is the
     /// next time to look.
     fn pump(self: &Arc<Self>) {
-        while let Ready::Ask(waiting) = self.queue.next() {
+        while let Ready::Ask(waiting, under_way) = self.queue.next() {
             let shared = self.clone();
-            self.handle.spawn(async move { shared.run(waiting).await });
+            self.handle.spawn(async move { shared.run(waiting, under_way).await });
         }
     }
 
-    async fn run(self: Arc<Self>, waiting: Waiting) {
-        let (origin, asked_at) = (waiting.attempt.origin, Instant::now());
+    async fn run(self: Arc<Self>, waiting: Waiting, under_way: UnderWay) {
         let reply = self.client.ask(&waiting.asked).await;
-        let is_reached = !matches!(reply, Err(AskError::Unreachable(_)));
         let judged = match &reply {
             Ok(reply) => judge(reply),
-            Err(AskError::Broken(why) | AskError::Unreachable(why)) => Err(why.clone()),
+            Err(AskError::Broken(why) | AskError::Unreachable(_, why)) => Err(why.clone()),
         };
         let answer = judged.unwrap_or_else(|why| {
             self.queue.log_fault(&why);
             ServiceAnswer::Failed
         });
-        drop(self.queue.end(origin, asked_at, is_reached));
+        drop(self.queue.end(&under_way, fetch::fault_of(&reply)));
         waiting.taker.answer(answer);
         self.pump();
     }

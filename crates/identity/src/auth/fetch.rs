@@ -4,6 +4,7 @@
 //! hundred bytes, and no thread.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsConnector;
 use web::percent_decoded;
 
+use super::breaker::Fault;
 use super::lock;
 use config::url::Url;
 
@@ -45,6 +47,8 @@ pub(super) struct Client {
     timeout: Duration,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     idle_max: usize,
+    /// Questions that were sent and have no answer yet.
+    unanswered: AtomicUsize,
 }
 
 /// What is asked.
@@ -62,7 +66,7 @@ pub(super) struct Question {
 #[derive(Debug)]
 pub(super) enum AskError {
     /// No connection, or nothing came in time.
-    Unreachable(String),
+    Unreachable(Fault, String),
     /// The service was there, and broke off or sent what is no answer. That may be due to what it
     /// was asked.
     Broken(String),
@@ -116,10 +120,26 @@ impl Drop for Net {
 }
 
 /// Why an exchange has failed.
-enum Fault {
+enum Broke {
     /// Nothing of an answer has come.
     Unanswered(String),
-    Broken(String),
+    Within(String),
+}
+
+/// A question that was sent, until its answer is here or it is given up.
+struct Unanswered<'a>(&'a AtomicUsize);
+
+impl<'a> Unanswered<'a> {
+    fn count(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Client {
@@ -145,7 +165,8 @@ impl Client {
             all.insert(header_name(name)?, value);
         }
         let idle = Mutex::default();
-        Ok(Self { url: url.clone(), headers: all, tls, timeout, idle, idle_max })
+        let (url, unanswered) = (url.clone(), AtomicUsize::new(0));
+        Ok(Self { url, headers: all, tls, timeout, idle, idle_max, unanswered })
     }
 
     /// Asks, and gives up after the time-out, which is for all of it.
@@ -154,31 +175,44 @@ impl Client {
     ///
     /// Why there was no whole answer in time.
     pub(super) async fn ask(&self, question: &Question) -> Result<Reply, AskError> {
-        match tokio::time::timeout(self.timeout, self.exchange(question)).await {
+        let is_connected = AtomicBool::new(false);
+        match tokio::time::timeout(self.timeout, self.exchange(question, &is_connected)).await {
             Ok(outcome) => outcome,
             Err(_) => {
+                // Questions that wait for their answers may be why it takes no more connections.
+                let was_asked = is_connected.load(Ordering::Relaxed)
+                    || self.unanswered.load(Ordering::Relaxed) > 0;
+                let fault = if was_asked { Fault::Unanswered } else { Fault::Unconnected };
                 let why = format!("no answer within {} s", self.timeout.as_secs_f32());
-                Err(AskError::Unreachable(why))
+                Err(AskError::Unreachable(fault, why))
             }
         }
     }
 
-    async fn exchange(&self, question: &Question) -> Result<Reply, AskError> {
+    async fn exchange(
+        &self,
+        question: &Question,
+        is_connected: &AtomicBool,
+    ) -> Result<Reply, AskError> {
         // A kept connection may have been closed meanwhile: then a new one decides, once. One whose
         // answer has begun is not asked again elsewhere.
         while let Some(mut kept) = self.take_idle() {
             if kept.ready().await.is_err() {
                 continue;
             }
+            is_connected.store(true, Ordering::Relaxed);
             match self.exchange_on(kept, question).await {
                 Ok(reply) => return Ok(reply),
-                Err(Fault::Unanswered(_)) => break,
-                Err(Fault::Broken(why)) => return Err(AskError::Broken(why)),
+                Err(Broke::Unanswered(_)) => break,
+                Err(Broke::Within(why)) => return Err(AskError::Broken(why)),
             }
         }
-        let fresh = self.connect().await.map_err(AskError::Unreachable)?;
-        self.exchange_on(fresh, question).await.map_err(|fault| match fault {
-            Fault::Unanswered(why) | Fault::Broken(why) => AskError::Broken(why),
+        is_connected.store(false, Ordering::Relaxed);
+        let unconnected = |why| AskError::Unreachable(Fault::Unconnected, why);
+        let fresh = self.connect().await.map_err(unconnected)?;
+        is_connected.store(true, Ordering::Relaxed);
+        self.exchange_on(fresh, question).await.map_err(|broke| match broke {
+            Broke::Unanswered(why) | Broke::Within(why) => AskError::Broken(why),
         })
     }
 
@@ -186,14 +220,15 @@ impl Client {
         &self,
         mut sender: SendRequest<Full<Bytes>>,
         question: &Question,
-    ) -> Result<Reply, Fault> {
-        let unanswered = |error: hyper::Error| Fault::Unanswered(error.to_string());
+    ) -> Result<Reply, Broke> {
+        let unanswered = |error: hyper::Error| Broke::Unanswered(error.to_string());
         sender.ready().await.map_err(unanswered)?;
-        let request = self.request(question).map_err(Fault::Broken)?;
+        let request = self.request(question).map_err(Broke::Within)?;
+        let _unanswered = Unanswered::count(&self.unanswered);
         let response = sender.send_request(request).await.map_err(unanswered)?;
         let (head, body) = response.into_parts();
         let limited = Limited::new(body, ANSWER_BYTES_MAX);
-        let body = limited.collect().await.map_err(|error| Fault::Broken(error.to_string()))?;
+        let body = limited.collect().await.map_err(|error| Broke::Within(error.to_string()))?;
         let body = body.to_bytes();
         let mut idle = lock(&self.idle);
         if idle.len() < self.idle_max && !sender.is_closed() {
@@ -313,8 +348,16 @@ pub(super) fn members_of_form(body: &[u8]) -> Option<Map<String, Value>> {
 impl AskError {
     pub(super) fn into_text(self) -> String {
         match self {
-            Self::Unreachable(why) | Self::Broken(why) => why,
+            Self::Unreachable(_, why) | Self::Broken(why) => why,
         }
+    }
+}
+
+/// None: the service was there, whatever it has answered.
+pub(super) fn fault_of(reply: &Result<Reply, AskError>) -> Option<Fault> {
+    match reply {
+        Err(AskError::Unreachable(fault, _)) => Some(*fault),
+        Ok(_) | Err(AskError::Broken(_)) => None,
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use codec::Reason;
 
 use super::cache::{Digest, VerdictCache};
+use super::doubts::Standing;
 use super::fair_queue::{Asks, FairQueue, Next};
 use super::pace::{Attempt, Pace};
 use super::passwords::{PasswordFile, PasswordFileError, Scratch};
@@ -160,7 +161,7 @@ impl Passwords {
         }
         let (request, attempt, ticket) = (request.clone(), attempt.clone(), request.ticket);
         let question = Question { request, digest, attempt, later };
-        let crowded_out = lock(&self.shared.queue).questions.put(ticket, question);
+        let crowded_out = lock(&self.shared.queue).questions.put(ticket, question, Instant::now());
         self.shared.wake.notify_all();
         if let Some(question) = crowded_out {
             (question.later)(Opinion::Busy);
@@ -265,7 +266,7 @@ fn work(shared: &Shared, index: usize) {
             || passwords.as_ref().is_some_and(|file| {
                 file.verify_with(&mut scratch, username, password, &shared.decoy_secret(file))
             });
-        lock(&shared.queue).questions.end(attempt.origin);
+        lock(&shared.queue).questions.end(attempt.origin, Standing::Trusted);
         if is_right {
             shared.remember(digest, passwords.as_ref());
             later(proved(username));
@@ -332,7 +333,7 @@ fn next_question(shared: &Shared, index: usize, scratch: &mut Scratch) -> Option
             false => Next::Later(None),
         };
         let due = match next {
-            Next::Item(question) => return Some(question),
+            Next::Item(question, _) => return Some(question),
             Next::Later(due) => due,
         };
         let due = due.map(|due| due.saturating_duration_since(now).max(WAIT_LEAST));

@@ -17,6 +17,7 @@ pub mod authorizer;
 pub mod bans;
 mod breaker;
 mod cache;
+mod doubts;
 mod fair_queue;
 mod fetch;
 mod file_changes;

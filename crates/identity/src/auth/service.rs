@@ -1,6 +1,6 @@
 //! An HTTP service as a provider, asked and understood as EMQX does it.
 //!
-//! While it is left alone ([`ServiceQueue`]), who comes goes on to the next provider at once.
+//! Who is not to ask it now ([`ServiceQueue`]) goes on to the next provider at once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::fetch::{self, AskError, Client, Content, Reply, members_of_form};
 use super::jwt::{CLIENT_ATTRS, attributes_of};
 use super::pace::{Attempt, Pace};
 use super::request::{Requests, Unfit, client};
-use super::service_queue::{Ready, ServiceQueue};
+use super::service_queue::{Ready, ServiceQueue, UnderWay};
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
 use base::Clock;
@@ -166,8 +166,8 @@ impl Shared {
         loop {
             let shared = self.clone();
             match self.queue.next() {
-                Ready::Ask(question) => {
-                    self.handle.spawn(async move { shared.run(question).await });
+                Ready::Ask(question, under_way) => {
+                    self.handle.spawn(async move { shared.run(question, under_way).await });
                 }
                 Ready::LookAt(due) => {
                     self.handle.spawn(async move {
@@ -188,15 +188,15 @@ impl Shared {
         lock(&self.cache).get(digest, now)
     }
 
-    async fn run(self: Arc<Self>, question: Question) {
+    async fn run(self: Arc<Self>, question: Question, under_way: UnderWay) {
         let origin = question.attempt.origin;
         let known = self.remembered(&question.digest, &question.attempt, Instant::now());
         if let Some(proof) = known {
-            self.queue.end_unasked(origin);
+            self.queue.end_unasked(&under_way);
             (question.later)(Opinion::Yes(proof));
             return self.pump();
         }
-        let (asked_at, generation) = (Instant::now(), lock(&self.cache).generation());
+        let generation = lock(&self.cache).generation();
         let reply = self.client.ask(&question.asked).await;
         let max_age = reply.as_ref().ok().and_then(|reply| reply.max_age_secs);
         let judged = match &reply {
@@ -205,12 +205,11 @@ impl Shared {
                     .unwrap_or_else(|why| self.on_fault(&why, Opinion::Unclear).into())
             }
             Err(AskError::Broken(why)) => self.on_fault(why, Opinion::Unclear).into(),
-            Err(AskError::Unreachable(why)) => self.on_fault(why, Opinion::Down).into(),
+            Err(AskError::Unreachable(_, why)) => self.on_fault(why, Opinion::Down).into(),
         };
         let Judged { opinion, holds_for_same_fields } = judged;
         let now = Instant::now();
-        let is_reached = !matches!(reply, Err(AskError::Unreachable(_)));
-        for other in self.queue.end(origin, asked_at, is_reached) {
+        for other in self.queue.end(&under_way, fetch::fault_of(&reply)) {
             (other.later)(Opinion::Down);
         }
         if let Opinion::Yes(proof) = &opinion {

@@ -1,16 +1,16 @@
 //! What waits to be asked of a service, and whether it is asked at all.
 //!
 //! So many requests are under way at most, of which one address has a part; others wait in a queue
-//! for each origin. A service that several addresses could not reach is left alone for a while: a
-//! service that is down costs its clients no time-out each.
+//! for each origin. A service that does not answer is left alone by those who have had a time-out
+//! ([`Breaker`]): it does not cost them a time-out each time.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::breaker::Breaker;
+use super::breaker::{Breaker, Fault, GivesUp};
+use super::doubts::{Asker, Standing};
 use super::fair_queue::{Asks, FairQueue, Next, Owner};
 use super::lock;
-use driver::Origin;
 
 /// How often a fault is logged.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
@@ -33,10 +33,17 @@ struct State<T> {
     is_closed: bool,
 }
 
+/// A question that is asked.
+pub(super) struct UnderWay {
+    asker: Asker,
+    standing: Standing,
+    asked_at: Instant,
+}
+
 /// What is to be done for the questions that wait.
 pub(super) enum Ready<T> {
     /// To be asked; [`ServiceQueue::end`] has to follow.
-    Ask(T),
+    Ask(T, UnderWay),
     /// Nothing before then: look again ([`ServiceQueue::note_look`]).
     LookAt(Instant),
     Nothing,
@@ -58,12 +65,13 @@ impl<T: Asks> ServiceQueue<T> {
 
     /// Ok: it waits, and another one has lost its place to it. Err: nobody is asked.
     pub(super) fn put(&self, ticket: u64, question: T) -> Result<Option<T>, T> {
-        let mut state = lock(&self.state);
-        let origin = question.attempt().origin;
-        if state.is_closed || !state.breaker.lets_through(origin, Instant::now()) {
+        let (mut state, now) = (lock(&self.state), Instant::now());
+        let State { questions, breaker, .. } = &mut *state;
+        let may_wait = breaker.lets_through(question.asker(), &questions.doubts, now);
+        if state.is_closed || !may_wait {
             return Err(question);
         }
-        Ok(state.questions.put(ticket, question))
+        Ok(state.questions.put(ticket, question, now))
     }
 
     pub(super) fn next(&self) -> Ready<T> {
@@ -71,8 +79,12 @@ impl<T: Asks> ServiceQueue<T> {
         if state.is_closed {
             return Ready::Nothing;
         }
-        match state.questions.take(Instant::now()) {
-            Next::Item(question) => Ready::Ask(question),
+        let now = Instant::now();
+        match state.questions.take(now) {
+            Next::Item(question, standing) => {
+                let under_way = UnderWay { asker: question.asker(), standing, asked_at: now };
+                Ready::Ask(question, under_way)
+            }
             Next::Later(Some(due)) if state.looks_at.is_none_or(|at| due < at) => {
                 state.looks_at = Some(due);
                 Ready::LookAt(due)
@@ -86,26 +98,33 @@ impl<T: Asks> ServiceQueue<T> {
     }
 
     /// One that was to be asked has its answer without the service.
-    pub(super) fn end_unasked(&self, origin: Origin) {
-        lock(&self.state).questions.end(origin);
+    pub(super) fn end_unasked(&self, under_way: &UnderWay) {
+        lock(&self.state).questions.end(under_way.asker.0, under_way.standing);
     }
 
-    /// The service has answered, or could not be reached. Returns those that are not asked any
-    /// more.
-    pub(super) fn end(&self, origin: Origin, asked_at: Instant, is_reached: bool) -> Vec<T> {
+    /// The service has answered, or not. Returns those that are not asked any more.
+    pub(super) fn end(&self, under_way: &UnderWay, fault: Option<Fault>) -> Vec<T> {
+        let UnderWay { asker, standing, asked_at } = *under_way;
+        let (origin, _) = asker;
         let now = Instant::now();
         let mut state = lock(&self.state);
-        state.questions.end(origin);
-        if is_reached {
+        let State { questions, breaker, faults, .. } = &mut *state;
+        questions.end(origin, standing);
+        let Some(fault) = fault else {
             // Whatever it says to this one, it is there for others.
-            state.breaker.on_answer(now);
-            state.faults = 0;
+            breaker.on_answer(now);
+            questions.doubts.note_answered(origin);
+            *faults = 0;
             return Vec::new();
+        };
+        *faults = faults.saturating_add(1);
+        if fault == Fault::Unanswered {
+            questions.doubts.note_hung(asker, now);
         }
-        state.faults = state.faults.saturating_add(1);
-        match state.breaker.on_fault(origin, asked_at, now) {
-            true => state.questions.take_all().collect(),
-            false => Vec::new(),
+        match breaker.on_fault(origin, fault, (asked_at, now)) {
+            GivesUp::All => questions.take_all().collect(),
+            GivesUp::Before(then) => questions.take_before(then),
+            GivesUp::Nothing => Vec::new(),
         }
     }
 
