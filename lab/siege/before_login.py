@@ -1,7 +1,9 @@
 """Attacks of those who have not logged in."""
 
+import base64
 import functools
 import itertools
+import select
 import struct
 import time
 
@@ -254,4 +256,67 @@ def takeovers(field):
             _, reason, _ = peer.connect(client_id=victim)
             facts["tries"] += 1
             facts["let_in"] += reason == 0
+    return facts
+
+
+# The API on the port of the metrics, with the users of the broker.
+API = """
+[api]
+listen = "http"
+password_file = "{dir}/passwords"
+"""
+CALLERS = 40
+RIGHT = (("anna", "secret"), ("bruno", "geheim"), ("eve", "eve"), ("otto", "still"))
+
+
+def others_are_answered(outcome):
+    facts = outcome.facts
+    found = [f"{facts['unmeasured']} of {facts['rounds']} times no metrics"]
+    found += [f"{facts['kept_out']} of {facts['rounds']} right passwords were refused"]
+    counts = (facts["unmeasured"], facts["kept_out"])
+    return [text for text, count in zip(found, counts, strict=True) if count]
+
+
+def caller(field, user, password, source):
+    """A connection that has asked the API with a password; None where it is refused."""
+    stream = field.dial(field.http_port, source)
+    if stream is not None:
+        shown = base64.b64encode(f"{user}:{password}".encode()).decode()
+        head = ("GET /api/v1/caller HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Basic {shown}")
+        push(stream, "\r\n".join([*head, "", ""]).encode())
+    return stream
+
+
+def status_of(stream):
+    try:
+        return stream.recv(64).split()[1].decode()
+    except (OSError, IndexError):
+        return "closed"
+
+
+@case("api-passwords", "40 callers of the API with wrong passwords, of five addresses, at full"
+      " speed", config=API, expect=others_are_answered)  # fmt: skip
+def api_passwords(field):
+    facts = {"rounds": 0, "unmeasured": 0, "kept_out": 0, "answered": 0}
+    waiting, asked_at = [], time.monotonic()
+    for number in itertools.count():
+        if not field.goes_on():
+            break
+        if len(waiting) < CALLERS:
+            stream = caller(field, "anna", f"x{number}", 80 + number % 5)
+            waiting += [stream] if stream is not None else []
+        readable, _, _ = select.select(waiting, [], [], 0 if len(waiting) < CALLERS else 0.05)
+        for stream in readable:
+            facts["answered"] += 1
+            waiting.remove(stream)
+            stream.close()
+        if time.monotonic() >= asked_at:
+            asked_at = time.monotonic() + 0.25
+            user, password = RIGHT[facts["rounds"] % len(RIGHT)]
+            facts["rounds"] += 1
+            facts["unmeasured"] += not field.metrics()
+            right = caller(field, user, password, 0)
+            facts["kept_out"] += right is None or status_of(right) != "200"
+    for stream in waiting:
+        stream.close()
     return facts

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import random
+import select
 import socket
 import subprocess
 import threading
@@ -661,3 +662,56 @@ def test_files_of_rules_are_those_in_force(start):
     broker.reload()
     broker.wait_for_log(lambda event: event["message"].startswith("access rules not reloaded"))
     assert Api(broker)("GET", "/access/files")["items"] == [file], "what is wrong was not taken"
+
+
+def basic(user, password):
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def asks(port, path, source="127.0.0.1", **headers):
+    """A connection that has sent a request, and has read nothing."""
+    stream = socket.create_connection(("127.0.0.1", port), 60, (source, 0))
+    lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1", *(f"{k}: {v}" for k, v in headers.items())]
+    stream.sendall("\r\n".join([*lines, "", ""]).encode())
+    return stream
+
+
+def status_of(stream):
+    with stream:
+        return int(stream.makefile("rb").readline().split()[1])
+
+
+def test_nobody_waits_for_callers_with_wrong_passwords(start, passwords):
+    # A check takes a second or more: nothing else ends within 40 of them.
+    salt, digest = (base64.b64encode(b"x" * size).decode() for size in (16, 64))
+    users = passwords + f"\nslow:$7$500000${salt}${digest}\n"
+    shared = USERS.replace('listen = "127.0.0.1:0"', 'listen = "http"')
+    broker = start(shared + '[http]\nlisten = "127.0.0.1:0"\n', {"users": users})
+    port, path = broker.port("http"), "/api/v1/caller"
+    wrong = [
+        asks(port, path, f"127.0.0.{2 + nth % 3}", Authorization=basic("slow", f"x{nth}"))
+        for nth in range(40)
+    ]
+    for page in ("/metrics", "/healthz", "/readyz", "/metrics"):
+        assert status_of(asks(port, page)) == 200
+    # From an address of its own, and from one of theirs: behind the check that is under way there.
+    right = basic("anna", "secret")
+    assert status_of(asks(port, path, "127.0.0.9", Authorization=right)) == 200
+    assert status_of(asks(port, path, "127.0.0.3", Authorization=basic("bruno", "geheim"))) == 200
+    answered, _, _ = select.select(wrong, [], [], 0)
+    assert len(answered) < len(wrong), "some wait still"
+    statuses = {status_of(stream) for stream in answered}
+    assert 429 in statuses and statuses <= {401, 429}, "too many that wait are answered so"
+    for stream in wrong:
+        stream.close()
+
+
+def test_a_large_refused_call_is_in_the_audit_and_not_sent_back(start):
+    broker = start(CONFIG + '[http]\nlisten = "127.0.0.1:0"\n')
+    api = Api(broker)
+    name = "x" * 3_000_000
+    problem = api("POST", "/publish", {"topic": "a", name: 1}, status=400)
+    assert len(json.dumps(problem)) < 8_192 and "unknown field" in problem["detail"]
+    broker.wait_for_log(lambda event: event["message"] == "audit" and event["status"] == 400)
+    entry = api("GET", "/audit")["items"][0]
+    assert entry["status"] == 400 and len(json.dumps(entry)) < 8_192

@@ -17,6 +17,7 @@ use web::axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use web::axum::http::{HeaderMap, HeaderName, StatusCode};
 
 use super::logins::{LogIns, Owner, Proof};
+use super::password_checks::PasswordChecks;
 use super::problem::Problem;
 use super::route::Role;
 use super::token;
@@ -26,11 +27,9 @@ use driver::Origin;
 use identity::auth::passwords::PasswordFile;
 use identity::auth::refusal_lines::RefusalLines;
 
-/// Wrong passwords in [`WINDOW`], of an address and of all together, after which no others are
-/// checked: each check takes tens of milliseconds. Callers with a known password or the token are
-/// not limited.
+/// Wrong passwords for a user from an address in [`WINDOW`], after which no others are checked.
+/// Callers with a known password or the token are not limited.
 const WRONG_MAX: u32 = 20;
-const ALL_WRONG_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Lines about refused callers in [`WINDOW`].
@@ -58,6 +57,8 @@ pub(crate) struct ApiAuthenticator {
     known: Mutex<HashMap<Digest, Instant>>,
     wrong: Mutex<Wrong>,
     refusal_lines: Mutex<RefusalLines>,
+    /// None: there are no users.
+    checks: Option<PasswordChecks>,
     pub(crate) log_ins: LogIns,
     /// How often files were reloaded.
     reloads: AtomicU64,
@@ -67,16 +68,15 @@ pub(crate) struct ApiAuthenticator {
 #[derive(Debug)]
 struct Wrong {
     since: Instant,
-    all: u32,
     /// Lines of the log about refused callers; more are only counted.
     lines: u32,
-    /// At most as many as there were wrong passwords.
-    origins: HashMap<Origin, u32>,
+    /// By address and user. At most as many as passwords can be checked in [`WINDOW`].
+    guesses: HashMap<(Origin, Digest), u32>,
 }
 
 impl Wrong {
     fn new() -> Self {
-        Self { since: Instant::now(), all: 0, lines: 0, origins: HashMap::new() }
+        Self { since: Instant::now(), lines: 0, guesses: HashMap::new() }
     }
 
     fn forget_old(&mut self) {
@@ -105,6 +105,7 @@ impl ApiAuthenticator {
         let users = load_users(config.password_file.as_deref(), named())?;
         let salt: Digest = random();
         let token = token::kept(&config.token_file)?;
+        let checks = config.password_file.as_ref().map(|_| PasswordChecks::start()).transpose()?;
         Ok(Self {
             token: RwLock::new(token.map(|token| digest(&salt, token.as_bytes()))),
             password_file: config.password_file.clone(),
@@ -116,6 +117,7 @@ impl ApiAuthenticator {
             known: Mutex::default(),
             wrong: Mutex::new(Wrong::new()),
             refusal_lines: Mutex::default(),
+            checks,
             reloads: AtomicU64::new(0),
             log_ins: LogIns::default(),
         })
@@ -197,10 +199,10 @@ impl ApiAuthenticator {
         {
             return Ok(identity);
         }
-        if let Some(users) = self.users()
+        if let (Some(users), Some(checks)) = (self.users(), &self.checks)
             && let Some((name, password)) = basic_of(header.unwrap_or_default())
         {
-            return self.check_password(&users, (&name, &password), from).await;
+            return self.check_password((checks, &users), (&name, &password), from).await;
         }
         Err(unauthorized("the request has no valid token or password"))
     }
@@ -270,7 +272,7 @@ impl ApiAuthenticator {
 
     async fn check_password(
         &self,
-        users: &Arc<PasswordFile>,
+        (checks, users): (&PasswordChecks, &Arc<PasswordFile>),
         (name, password): (&str, &str),
         from: Origin,
     ) -> Result<Identity, Problem> {
@@ -281,14 +283,19 @@ impl ApiAuthenticator {
         if self.is_known(&key) {
             return Ok(identity);
         }
-        self.check_rate(from)?;
+        let guessed = (from, digest(&self.salt, name.as_bytes()));
+        self.check_rate(&guessed)?;
         let (users, salt, checked_by) = (users.clone(), self.salt, users.clone());
         let (name, password) = (name.to_owned(), password.to_owned());
-        let checked = web::aside(move || users.verify(&name, password.as_bytes(), &salt)).await;
-        if checked != Some(true) {
-            let mut wrong = lock(&self.wrong);
-            wrong.all += 1;
-            *wrong.origins.entry(from).or_default() += 1;
+        let check = {
+            let name = name.clone();
+            move || users.verify(&name, password.as_bytes(), &salt)
+        };
+        let Some(is_right) = checks.ask(from, name, check).await else {
+            return Err(too_many("too many passwords of this address wait to be checked"));
+        };
+        if !is_right {
+            *lock(&self.wrong).guesses.entry(guessed).or_default() += 1;
             return Err(unauthorized("wrong username or password"));
         }
         // A file that was read meanwhile may have another password.
@@ -336,16 +343,18 @@ impl ApiAuthenticator {
         }
     }
 
-    fn check_rate(&self, from: Origin) -> Result<(), Problem> {
+    fn check_rate(&self, guessed: &(Origin, Digest)) -> Result<(), Problem> {
         let mut wrong = lock(&self.wrong);
         wrong.forget_old();
-        let own = wrong.origins.get(&from).copied().unwrap_or_default();
-        if own < WRONG_MAX && wrong.all < ALL_WRONG_MAX {
-            return Ok(());
+        match wrong.guesses.get(guessed).is_some_and(|own| *own >= WRONG_MAX) {
+            true => Err(too_many("too many wrong passwords for this user in the last seconds")),
+            false => Ok(()),
         }
-        let detail = "too many wrong passwords in the last seconds";
-        Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).fix("wait ten seconds"))
     }
+}
+
+fn too_many(detail: &str) -> Problem {
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, detail).fix("wait ten seconds")
 }
 
 /// Does a browser say that the request comes from a page of another host?
@@ -599,7 +608,9 @@ mod tests {
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(role("anna"), Role::Admin);
 
-        // Those of other addresses are not limited by it.
+        // Neither other users nor other addresses are limited by it.
+        let status = ask(&authenticator, &basic("vera", "wrong")).unwrap_err().status;
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
         let mut headers = HeaderMap::new();
         let wrong = HeaderValue::from_str(&basic("anna", "wrong")).unwrap();
         headers.insert(AUTHORIZATION, wrong);

@@ -26,6 +26,7 @@ pub mod openapi;
 mod operate;
 mod paging;
 mod params;
+mod password_checks;
 mod permissions;
 mod problem;
 mod registry;
@@ -83,7 +84,7 @@ use identity::namespaces::Namespaces;
 
 /// Calls that are dealt with at a time; others wait. Each has one command under way at most, so
 /// that this bounds what all of them together ask of a shard.
-const CALLS_MAX: usize = 8;
+pub(crate) const CALLS_MAX: usize = 8;
 
 /// The longest body: base64 of six million bytes.
 const BODY_BYTES_MAX: usize = 8 << 20;

@@ -12,7 +12,7 @@ use web::axum::Router;
 
 use super::listen;
 use super::unwritten::Unwritten;
-use crate::api::{ApiAuthenticator, Owner};
+use crate::api::{ApiAuthenticator, CALLS_MAX, Owner};
 use crate::dashboard;
 use crate::http;
 use config::{ApiAddress, Config, TlsConfig};
@@ -42,7 +42,9 @@ impl HttpServers {
     ) -> anyhow::Result<Self> {
         let mut routes = routes.map(|routes| routes.merge(dashboard::router()));
         let mut servers = Self::default();
-        let limits = web::Limits::default();
+        // Calls that change files block a thread each: metrics are written on a further one.
+        let blocking_threads_max = CALLS_MAX + 1;
+        let limits = web::Limits { blocking_threads_max, ..web::Limits::default() };
         let guard = |address: SocketAddr, routes| match address.ip().is_loopback() {
             true => http::guarded(routes, &config.http_hosts),
             false => routes,
