@@ -12,6 +12,8 @@ use std::fmt::Write as _;
 use policy::{Attribute, Attributes, Number};
 use serde_json::{Map, Value};
 
+use net::{DistinguishedName, is_distinguished_name};
+
 use crate::auth::is_name;
 use crate::auth::policy_file::ALL;
 
@@ -168,9 +170,14 @@ impl Scheme {
     }
 }
 
-/// Two names are the same client if they differ in case only.
+/// Two names are the same client if they differ in case only, or in how they write the same
+/// distinguished name.
 pub fn folded(name: &str) -> String {
-    name.to_lowercase()
+    let written = match is_distinguished_name(name) {
+        true => DistinguishedName::parse(name).map(|own| own.to_string()).ok(),
+        false => None,
+    };
+    written.as_deref().unwrap_or(name).to_lowercase()
 }
 
 /// A text of TOML.
@@ -275,7 +282,7 @@ impl Reading {
         if !self.names.insert(folded(&authentication_name)) {
             return Err(format!(
                 "two clients have the authenticationName '{authentication_name}': its case does \
-                not count"
+                not count, nor how a distinguished name is written"
             ));
         }
         let is_enabled = match own.get("state").unwrap_or(&Value::Null) {
@@ -293,6 +300,10 @@ impl Reading {
                 ));
             }
         };
+        if scheme == Some(Scheme::Subject) && is_distinguished_name(&authentication_name) {
+            let parsed = DistinguishedName::parse(&authentication_name);
+            parsed.map_err(|why| format!("authenticationName '{authentication_name}': {why}"))?;
+        }
         let attributes = attributes_of(own.get("attributes"))?;
         let client = Client { authentication_name, is_enabled, scheme, attributes };
         self.found.clients.push(client);

@@ -46,8 +46,8 @@ pub use proxy::ProxyTls;
 pub use stream::{Read, Stream};
 pub use sys::UnixCredentials;
 pub use tls::{
-    ClientAuth, Thumbprints, TlsClientContext, TlsClientOptions, TlsContext, TlsError, TlsOptions,
-    TlsVersion, authorities, certificate_info,
+    ClientAuth, DistinguishedName, Thumbprints, TlsClientContext, TlsClientOptions, TlsContext,
+    TlsError, TlsOptions, TlsVersion, authorities, certificate_info, is_distinguished_name,
 };
 pub use url::{Url, UrlError, host_and_port};
 pub use ws::upgrade::Origins;

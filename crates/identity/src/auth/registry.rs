@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use net::{CertificateInfo, Thumbprints};
+use net::{CertificateInfo, DistinguishedName, Thumbprints, is_distinguished_name};
 use policy::{Attributes, Revocation};
 
 use super::{AuthRequest, Opinion, Proof, lock};
@@ -243,8 +243,10 @@ fn in_file(path: &Path, detail: &str) -> String {
 fn names_of(source: NameSource, certificate: &CertificateInfo) -> Vec<&str> {
     match source {
         NameSource::Subject => {
-            let names = [&certificate.common_name, &certificate.subject];
-            names.into_iter().map(String::as_str).filter(|name| !name.is_empty()).collect()
+            let CertificateInfo { common_name, subject, .. } = certificate;
+            let common_name = Some(common_name).filter(|name| !is_distinguished_name(name));
+            let names = common_name.into_iter().chain([subject]).map(String::as_str);
+            names.filter(|name| !name.is_empty()).collect()
         }
         NameSource::Dns => alternatives(certificate, "DNS:").collect(),
         NameSource::Uri => alternatives(certificate, "URI:").collect(),
@@ -267,7 +269,7 @@ fn fits(scheme: &Scheme, name: &str, certificate: &CertificateInfo) -> bool {
         Scheme::Thumbprints(allowed) => allowed.contains(&certificate.fingerprint_sha256),
         // Its owner may have made up the names.
         _ if certificate.is_unissued => false,
-        Scheme::Subject => names_of(NameSource::Subject, certificate).contains(&name),
+        Scheme::Subject => is_subject(name, certificate),
         Scheme::Dns => alternatives(certificate, "DNS:").any(|own| own.eq_ignore_ascii_case(name)),
         Scheme::Uri => alternatives(certificate, "URI:").any(|own| own == name),
         Scheme::Email => alternatives(certificate, "email:").any(|own| own == name),
@@ -277,6 +279,16 @@ fn fits(scheme: &Scheme, name: &str, certificate: &CertificateInfo) -> bool {
                 && alternatives(certificate, "IP:").any(|own| own.parse().ok() == wanted)
         }
     }
+}
+
+/// Whoever asks for a certificate chooses the text of its common name, so that this is never the
+/// subject that is registered.
+fn is_subject(name: &str, certificate: &CertificateInfo) -> bool {
+    if !is_distinguished_name(name) {
+        return certificate.common_name == name;
+    }
+    let wanted = DistinguishedName::parse(name);
+    wanted.is_ok_and(|wanted| DistinguishedName::parse(&certificate.subject) == Ok(wanted))
 }
 
 /// Why a disabled client is refused.
@@ -363,6 +375,51 @@ mod tests {
             let stranger = registry.ask(&shown(Some("stranger"), Some(certificate())));
             assert_eq!(stranger, Opinion::NotMine);
         }
+    }
+
+    #[test]
+    fn a_registered_subject_is_no_text_of_a_common_name() {
+        let subject = "SubjectMatchesAuthenticationName";
+        let of = |common_name: &str, subject: &str| CertificateInfo {
+            common_name: common_name.into(),
+            subject: subject.into(),
+            ..CertificateInfo::default()
+        };
+        let boss = of("boss", "CN=boss,O=corp");
+        for name in
+            ["CN=boss,O=corp", "cn=boss, o=corp", "CN=\"boss\",O=corp", "2.5.4.3=boss,O=corp"]
+        {
+            let registry = registry(json!([client(name, subject)]), &[NameSource::Subject]);
+            for username in [Some(name), Some("CN=boss,O=corp"), None] {
+                let opinion = registry.ask(&shown(username, Some(boss.clone())));
+                assert!(matches!(opinion, Opinion::Yes(_)), "{name} as {username:?}: {opinion:?}");
+                for other in [
+                    of(name, "CN=CN\\=boss\\,O\\=corp"),
+                    of("CN=boss,O=corp", "CN=CN\\=boss\\,O\\=corp"),
+                    of("CN=boss,O=corp", "CN=CN=boss\\,O=corp,O=other"),
+                    of("boss", "CN=boss+O=corp"),
+                    of("boss", "O=corp,CN=boss"),
+                    of("boss", "CN=boss"),
+                    of("boss", "CN=boss,O=corp,C=DE"),
+                ] {
+                    let opinion = registry.ask(&shown(username, Some(other.clone())));
+                    assert!(!matches!(opinion, Opinion::Yes(_)), "{name}: {other:?}");
+                }
+            }
+        }
+        // A part with several attributes has no order.
+        let registry = registry(json!([client("CN=a+OU=b,O=c", subject)]), &[]);
+        let opinion = registry.ask(&shown(Some("CN=a+OU=b,O=c"), Some(of("a", "OU=b+CN=a,O=c"))));
+        assert!(matches!(opinion, Opinion::Yes(_)));
+        // A common name with an equal sign is one.
+        let odd = self::registry(json!([client("line=7", subject)]), &[]);
+        let opinion = odd.ask(&shown(Some("line=7"), Some(of("line=7", "CN=line=7"))));
+        assert!(matches!(opinion, Opinion::Yes(_)));
+        for broken in ["CN=a,", "CN=a,b", "O=#04"] {
+            assert!(read(&json!([client(broken, subject)]).to_string()).is_err(), "{broken}");
+        }
+        let twice = json!([client("CN=a,O=b", subject), client("cn = A, o = b", subject)]);
+        assert!(read(&twice.to_string()).unwrap_err().contains("two clients"));
     }
 
     #[test]

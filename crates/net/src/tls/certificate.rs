@@ -8,15 +8,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest as _, Sha256};
 use x509_cert::attr::AttributeValue;
 use x509_cert::certificate::{CertificateInner, Raw};
-use x509_cert::der::asn1::{AnyRef, BmpString, ObjectIdentifier, UintRef};
+use x509_cert::der::asn1::{AnyRef, BmpString, UintRef};
+use x509_cert::der::oid::db::rfc4519;
 use x509_cert::der::oid::db::rfc5912::RSA_ENCRYPTION;
-use x509_cert::der::oid::db::{rfc3280, rfc4519};
 use x509_cert::der::{Decode as _, Tag, Tagged as _};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::name::Name;
 use x509_cert::spki::AlgorithmIdentifierRef;
 
+use super::distinguished_name::{ATTRIBUTES, escaped};
 use crate::peer::CertificateInfo;
 
 /// Whether a certificate may look as it does is decided by who verifies it, not here.
@@ -159,39 +160,8 @@ fn text(value: &AttributeValue) -> String {
     }
 }
 
-/// RFC 4514, section 2.4.
-fn escaped(value: &str) -> String {
-    let mut out = String::new();
-    for (at, character) in value.char_indices() {
-        let is_last = at + character.len_utf8() == value.len();
-        match character {
-            '"' | '+' | ',' | ';' | '<' | '>' | '\\' => out.extend(['\\', character]),
-            '#' if at == 0 => out.push_str("\\#"),
-            ' ' if at == 0 || is_last => out.push_str("\\ "),
-            '\0' => out.push_str("\\00"),
-            _ => out.push(character),
-        }
-    }
-    out
-}
-
 /// Longer chains are a mistake, and clients do not take them.
 const CHAIN_MAX: usize = 10;
-
-/// The short names of RFC 4514 and of RFC 2985's e-mail address.
-const ATTRIBUTES: [(ObjectIdentifier, &str); 11] = [
-    (rfc4519::CN, "CN"),
-    (rfc4519::SERIAL_NUMBER, "serialNumber"),
-    (rfc4519::C, "C"),
-    (rfc4519::L, "L"),
-    (rfc4519::ST, "ST"),
-    (rfc4519::STREET, "STREET"),
-    (rfc4519::O, "O"),
-    (rfc4519::OU, "OU"),
-    (rfc4519::DC, "DC"),
-    (rfc4519::UID, "UID"),
-    (rfc3280::EMAIL_ADDRESS, "emailAddress"),
-];
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 
 mod certificate;
 mod client;
+mod distinguished_name;
 mod files;
 mod named;
 mod registered;
@@ -12,6 +13,7 @@ mod session;
 pub use certificate::parse as certificate_info;
 pub(crate) use client::parse_server_name;
 pub use client::{TlsClientContext, TlsClientOptions, authorities};
+pub use distinguished_name::{DistinguishedName, is_distinguished_name};
 pub use files::TlsError;
 pub use registered::Thumbprints;
 pub use server::{ClientAuth, TlsContext, TlsOptions, TlsVersion};
