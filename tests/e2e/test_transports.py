@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -227,6 +228,37 @@ def test_many_listeners_with_their_own_settings(start):
         small.expect_disconnect(0x95)
         watcher.send(publish(topic, large))
         assert watcher.message()[1] == large.encode()
+
+
+def keepalive_secs(port, peer):
+    """Until the kernel probes the idle connection that a port has accepted; None: it never does."""
+    ends = [f"0100007F:{number:04X}" for number in (port, peer.getsockname()[1])]
+    for line in Path("/proc/net/tcp").read_text().splitlines():
+        fields = line.split()
+        if fields[1:3] == ends:
+            kind, ticks = fields[5].split(":")
+            return int(ticks, 16) / os.sysconf("SC_CLK_TCK") if kind == "02" else None
+    return None
+
+
+@pytest.mark.parametrize(("limits", "secs"), [("", 300), ("tcp_keepalive_secs = 60", 60)])
+def test_idle_connections_are_probed(start, certs, limits, secs):
+    config = TLS + f'[[listeners]]\nurl = "tcp://127.0.0.1:0"\n[[listeners]]\nurl = "ws://127.0.0.1:0"\n'
+    config += f'[http]\nlisten = "127.0.0.1:0"\n[api]\nlisten = "127.0.0.1:0"\n[limits]\n{limits}\n'
+    broker = start(config, files(certs, "server.crt", "server.key"))
+    ports = [broker.port(scheme) for scheme in ("tcp", "tls", "ws", "http")]
+    for port in [*ports, broker.port("http", 1)]:
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            left = eventually(lambda port=port, peer=peer: keepalive_secs(port, peer))
+            assert left <= secs, port
+
+
+def test_a_keepalive_of_0_probes_nothing(start):
+    config = '[[listeners]]\nurl = "tcp://127.0.0.1:0"\nallow_anonymous = true\n'
+    broker = start(config + "[limits]\ntcp_keepalive_secs = 0\n")
+    with Peer(broker.port()) as peer:
+        peer.accepted()
+        assert keepalive_secs(broker.port(), peer.stream) is None
 
 
 PROXY = """

@@ -286,8 +286,7 @@ settings! {
         /// if a registry has their thumbprint (`docs/use/authentication.md`). Needs
         /// `tls.client_auth`.
         registered_certificates: bool = ValueKind::Flag, "false";
-        /// The most connections of this listener at a time. Further ones are closed before the
-        /// handshake.
+        /// The most connections of this listener at a time. Further ones get 0x89 (server busy).
         connections_max: Option<u32> = count_or("unlimited", u32::MAX as u64), "";
         /// The most new connections of this listener per second. Further ones wait in the system's
         /// queue.
@@ -351,14 +350,16 @@ settings! {
     /// Limits, with the effect of each. Every dropped message is counted by reason.
     "limits" => Limits {
         /// The most connections at a time. Further ones get 0x89 (server busy). Capped by the limit
-        /// of open files (`ulimit -Hn`), minus an eighth of it (at most 1024) for the broker's
-        /// files.
+        /// of open files (`ulimit -Hn`), minus an eighth (at most 1024) for the broker's files.
         connections_max: u32 = count_or("unlimited", u32::MAX as u64), "1000000";
         /// The most new connections per second. Further ones wait in the system's queue.
         connections_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
         /// The longest time from the first byte of a connection to a complete CONNECT, handshakes
         /// included. Then it is closed.
         connect_timeout_secs: u32 = secs(1, 3_600), "10";
+        /// TCP keep-alive, of HTTP as well. An idle client is probed after this time, then four
+        /// times at a quarter of it. Then it is disconnected. 0: no probes.
+        tcp_keepalive_secs: u32 = secs(0, 32_767), "300";
         /// The largest CONNECT, and the largest AUTH before the CONNACK. A larger one closes the
         /// connection as soon as its header is read.
         connect_bytes_max: u32 = bytes(1 << 10, PACKET_BYTES_MAX), "128KiB";

@@ -366,6 +366,8 @@ mod tests {
         #[cfg(target_os = "linux")]
         {
             assert_eq!(socket.tcp_keepalive_time().expect("option").as_secs(), 77);
+            assert_eq!(socket.tcp_keepalive_interval().expect("option").as_secs(), 19);
+            assert_eq!(socket.tcp_keepalive_retries().expect("option"), 4);
             let timeout = socket.tcp_user_timeout().expect("option");
             assert_eq!(timeout.map(|timeout| timeout.as_secs()), Some(33));
         }

@@ -39,7 +39,9 @@ pub use connector::{Connect, ConnectOptions, Connector};
 pub use error::HandshakeError;
 pub use foreign::Foreign;
 pub use handshake::{Handshake, Progress};
-pub use listener::{ListenOptions, Listener, ProxyOptions, TcpOptions, WebSocketOptions};
+pub use listener::{
+    ListenOptions, Listener, ProxyOptions, TcpOptions, WebSocketOptions, set_keepalive,
+};
 pub use peer::{CertificateInfo, PeerAddress, PeerInfo, TlsInfo};
 pub use port::free_port;
 pub use proxy::ProxyTls;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use mio::event::Source;
 use mio::net::{TcpListener, UnixListener};
 use mio::{Interest, Registry, Token};
-use socket2::{Domain, SockAddr, Socket as RawSocket, TcpKeepalive, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket as RawSocket, TcpKeepalive, Type};
 
 use crate::address::Address;
 use crate::cidr::Cidr;
@@ -49,8 +50,8 @@ pub struct ListenOptions {
 /// Options of a TCP socket. `TCP_NODELAY` is always on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Idle time after which the kernel probes the peer, and the time between probes. Default off:
-    /// MQTT has its own keep-alive.
+    /// Idle time after which the kernel probes the peer, see [`set_keepalive`]. Default off: MQTT
+    /// has its own keep-alive.
     pub keepalive_secs: Option<u32>,
     /// How long sent bytes may stay unacknowledged before the connection fails (Linux). Default:
     /// the kernel's.
@@ -169,11 +170,7 @@ impl TcpOptions {
     /// On Linux an accepted socket inherits all of these from its listener, at no cost.
     pub(crate) fn apply(&self, socket: &RawSocket) -> io::Result<()> {
         socket.set_tcp_nodelay(true)?;
-        if let Some(secs) = self.keepalive_secs {
-            let period = Duration::from_secs(u64::from(secs.max(1)));
-            socket
-                .set_tcp_keepalive(&TcpKeepalive::new().with_time(period).with_interval(period))?;
-        }
+        set_keepalive(socket, self.keepalive_secs)?;
         #[cfg(target_os = "linux")]
         if let Some(secs) = self.user_timeout_secs {
             socket.set_tcp_user_timeout(Some(Duration::from_secs(u64::from(secs))))?;
@@ -187,6 +184,22 @@ impl TcpOptions {
         Ok(())
     }
 }
+
+/// An idle connection is probed after this time, then [`PROBES`] times at a quarter of it. None:
+/// never. Connections inherit it from their listener.
+///
+/// # Errors
+///
+/// The system refuses it.
+pub fn set_keepalive(socket: impl AsFd, secs: Option<u32>) -> io::Result<()> {
+    let Some(secs) = secs else { return Ok(()) };
+    let of = |secs: u32| Duration::from_secs(u64::from(secs.max(1)));
+    let probes = TcpKeepalive::new().with_time(of(secs)).with_interval(of(secs / PROBES));
+    SockRef::from(&socket.as_fd()).set_tcp_keepalive(&probes.with_retries(PROBES))
+}
+
+/// Those without an answer after which a peer is gone.
+const PROBES: u32 = 4;
 
 impl ProxyOptions {
     pub(crate) fn trusts(&self, address: IpAddr) -> bool {

@@ -63,6 +63,8 @@ pub struct Limits {
     pub connection_time_max: Duration,
     /// For what answers block on (`tokio::task::spawn_blocking`); more have to wait.
     pub blocking_threads_max: usize,
+    /// An idle connection is probed after this time ([`net::set_keepalive`]). None: never.
+    pub keepalive_secs: Option<u32>,
 }
 
 impl Default for Limits {
@@ -74,6 +76,7 @@ impl Default for Limits {
             head_time_max: Duration::from_secs(10),
             connection_time_max: Duration::from_secs(60),
             blocking_threads_max: 1,
+            keepalive_secs: None,
         }
     }
 }
@@ -109,6 +112,7 @@ impl Server {
     ) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
+        net::set_keepalive(&listener, limits.keepalive_secs)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

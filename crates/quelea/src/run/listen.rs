@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use net::{
-    ClientAuth, ListenOptions, ProxyOptions, Scheme, Thumbprints, TlsContext, TlsOptions,
-    TlsVersion, WebSocketOptions,
+    ClientAuth, ListenOptions, ProxyOptions, Scheme, TcpOptions, Thumbprints, TlsContext,
+    TlsOptions, TlsVersion, WebSocketOptions,
 };
 
 use super::acceptor::BoundListener;
@@ -44,7 +44,7 @@ pub(super) fn bind_all(
             all.tls.push((listener.name.clone(), tls.clone()));
         }
         let address = address(listener);
-        let bound = net::Listener::bind(&address, &options(listener, tls))
+        let bound = net::Listener::bind(&address, &options(config, listener, tls))
             .with_context(|| format!("listener '{}'", listener.name))?;
         let bound_url = url(&address, &bound);
         all.urls.push(bound_url.clone());
@@ -80,7 +80,7 @@ pub(super) fn bind_all(
 /// The first that cannot be bound.
 pub(super) fn try_all(config: &Config) -> anyhow::Result<()> {
     for listener in &config.listeners {
-        let options = options(listener, load_tls(listener)?);
+        let options = options(config, listener, load_tls(listener)?);
         net::Listener::bind(&address(listener), &options)
             .with_context(|| format!("listener '{}'", listener.name))?;
     }
@@ -123,7 +123,11 @@ fn address(listener: &config::Listener) -> net::Address {
     }
 }
 
-fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenOptions {
+fn options(
+    config: &Config,
+    listener: &config::Listener,
+    tls: Option<Arc<TlsContext>>,
+) -> ListenOptions {
     let trusted = listener.trusted_proxies.clone().unwrap_or_default();
     let websocket = listener.websocket.as_ref();
     ListenOptions {
@@ -135,8 +139,14 @@ fn options(listener: &config::Listener, tls: Option<Arc<TlsContext>>) -> ListenO
         },
         proxy: listener.trusted_proxies.as_ref().map(|_| ProxyOptions { trusted }),
         unix_mode: listener.unix_mode,
+        tcp: TcpOptions { keepalive_secs: keepalive_secs(config), ..TcpOptions::default() },
         ..ListenOptions::default()
     }
+}
+
+/// Of accepted connections. None: they are not probed.
+pub(super) fn keepalive_secs(config: &Config) -> Option<u32> {
+    Some(config.limits.tcp_keepalive_secs).filter(|secs| *secs > 0)
 }
 
 fn origins(websocket: &config::WebSocketConfig, listener: &config::Listener) -> net::Origins {

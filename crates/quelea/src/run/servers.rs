@@ -44,7 +44,8 @@ impl HttpServers {
         let mut servers = Self::default();
         // Calls that change files block a thread each: metrics are written on a further one.
         let blocking_threads_max = CALLS_MAX + 1;
-        let limits = web::Limits { blocking_threads_max, ..web::Limits::default() };
+        let keepalive_secs = listen::keepalive_secs(config);
+        let limits = web::Limits { blocking_threads_max, keepalive_secs, ..web::Limits::default() };
         let guard = |address: SocketAddr, routes| match address.ip().is_loopback() {
             true => http::guarded(routes, &config.http_hosts),
             false => routes,

@@ -96,6 +96,7 @@ const LIMITS: web::Limits = web::Limits {
     connection_time_max: Duration::from_secs(140),
     // Each may wait for the end of a run.
     blocking_threads_max: CONNECTIONS_MAX,
+    keepalive_secs: None,
 };
 const CONNECTIONS_MAX: usize = 32;
 const TOKEN_BYTES_MIN: usize = 16;
