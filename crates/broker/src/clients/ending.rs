@@ -92,10 +92,6 @@ impl Context {
     }
 }
 
-/// A second CONNECT, and an acknowledgement that does not fit its publish: the client has lost its
-/// place in the protocol and would not expect a DISCONNECT either.
-const SILENT_CLAUSES: [&str; 2] = ["MQTT-3.1.0-2", "MQTT-4.3.3-4"];
-
 /// The last packet of a connection. No reason string: the public suites compare the whole packet.
 /// The journal has the detail.
 pub(crate) fn write_farewell(link: &mut Link, ended: &Ended) {
@@ -115,9 +111,7 @@ pub(crate) fn write_farewell(link: &mut Link, ended: &Ended) {
 pub(crate) fn notifies_client(ended: &Ended) -> bool {
     match ended {
         Ended::Client(_) | Ended::Network | Ended::PacketLimitTooLow | Ended::NotKept => false,
-        Ended::Violation(violation) => {
-            violation.is_answered() && !SILENT_CLAUSES.contains(&violation.clause)
-        }
+        Ended::Violation(violation) => violation.is_answered(),
         _ => true,
     }
 }

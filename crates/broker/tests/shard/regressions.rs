@@ -648,6 +648,20 @@ fn a_breach_in_an_exchange_is_reported_by_a_code_that_a_connack_may_have() {
     assert_eq!(refusal.answer[3], Reason::PROTOCOL_ERROR.0);
 }
 
+#[test]
+fn mqtt_3_1_0_2_a_second_connect_is_answered_with_a_disconnect() {
+    let v311 = &[0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 0][..];
+    let v5 = &[0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 0][..];
+    for (version, connect) in [(Version::V311, v311), (Version::V5, v5)] {
+        let mut lab = Lab::new(1);
+        let client = lab.open(ConnectRequest { version, ..request("client") });
+        lab.bytes(client, connect);
+        assert!(lab.is_closed(client));
+        let answer = (version == Version::V5).then_some(Got::Disconnect(Reason::PROTOCOL_ERROR));
+        assert_eq!(lab.take(client), answer);
+    }
+}
+
 /// A second CONNECT, of a version that there is not.
 #[test]
 fn a_breach_is_reported_by_a_code_that_a_disconnect_may_have() {

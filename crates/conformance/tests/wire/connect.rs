@@ -36,7 +36,7 @@ fn second_connect_is_a_protocol_error(version: Version) {
     let connect = Connect::new(version);
     let mut peer = connect.open();
     peer.send_anyway(connect.encoded());
-    peer.expect_refused_or_dropped(&[PROTOCOL_ERROR]);
+    peer.expect_refused(&[PROTOCOL_ERROR]);
 }
 proves!(second_connect_is_a_protocol_error:
     V5 [mqtt_3_1_0_2] V311 [mqtt311_3_1_0_2] V31 [mqtt31]);

@@ -6,6 +6,8 @@ use std::time::Duration;
 use conformance::wire::{self, first, prop};
 use conformance::{Connect, Peer, Props, Publish, Version, fresh, proves};
 
+const PROTOCOL_ERROR: u8 = 0x82;
+
 /// A persistent client that has subscribed at QoS 2, how to connect it again, and a publisher.
 fn subscriber(version: Version, topic: &str) -> (Connect, Peer, Peer) {
     let connect = Connect::new(version).persistent();
@@ -112,6 +114,31 @@ fn mqtt_4_3_3_4_pubrel_answers_pubrec_but_not_a_failed_one() {
     peer.send(wire::ack_with(first::PUBREC, id, 0x97));
     peer.ping();
 }
+
+/// An acknowledgement of another kind than the one that its message awaits.
+fn acknowledgements_of_the_wrong_kind_are_protocol_errors(version: Version) {
+    let wrong = [
+        (1, vec![], first::PUBREC),
+        (1, vec![], first::PUBCOMP),
+        (2, vec![], first::PUBACK),
+        (2, vec![], first::PUBCOMP),
+        (2, vec![first::PUBREC], first::PUBACK),
+    ];
+    for (qos, before, last) in wrong {
+        let topic = fresh("wrong-ack");
+        let (_, mut peer, mut publisher) = subscriber(version, &topic);
+        publisher.publish(Publish::new(&topic, "x").qos(qos));
+        let id = peer.recv_message().packet_id;
+        for ack in before {
+            peer.send(wire::ack(ack, id));
+            peer.expect_ack(first::PUBREL, id);
+        }
+        peer.send_anyway(wire::ack(last, id));
+        peer.expect_refused(&[PROTOCOL_ERROR]);
+    }
+}
+proves!(acknowledgements_of_the_wrong_kind_are_protocol_errors:
+    V5 [mqtt_4_13_1_1] V311 [mqtt311_4_8_0_1] V31 [mqtt31]);
 
 /// The server as a receiver: every packet id is free again after its exchange.
 fn packet_ids_are_reused_for_new_messages(version: Version) {
