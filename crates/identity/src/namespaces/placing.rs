@@ -137,6 +137,10 @@ impl Belonging {
     }
 
     fn find<'a>(&self, namespaces: &Namespaces, name: &'a str) -> Result<Found<'a>, Misplaced> {
+        // The broker's own has what no namespace has: only the listener leads there.
+        if name == DEFAULT && self.placing.own.as_deref() != Some(DEFAULT) {
+            return Err(UNKNOWN);
+        }
         match namespaces.scope_of(name) {
             Some(scope) => Ok(Found::Known(scope)),
             None if self.placing.creates && is_name(name) => Ok(Found::NamespaceMissing(name)),

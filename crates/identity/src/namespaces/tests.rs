@@ -117,6 +117,30 @@ fn clients_come_to_where_listener_host_name_or_credential_say() {
 }
 
 #[test]
+fn nothing_that_a_client_shows_leads_to_the_default_namespace() {
+    let namespaces = Namespaces::open(None, &Stamps::default(), &shared(), &[open("a")]).unwrap();
+    let text = |name: &str| Some(Attribute::Text(name.into()));
+    let sources = [NamespaceSource::Attribute, NamespaceSource::Username, NamespaceSource::Host];
+    let refused = Err(Reason::NOT_AUTHORIZED);
+    for creates in [false, true] {
+        let placing = Placing { creates, ..by(&sources) };
+        let elsewhere = Placing { own: Some("a".into()), ..placing.clone() };
+        for placing in [&placing, &elsewhere] {
+            assert_eq!(place(&namespaces, placing, None, text("default"), None), refused);
+            assert_eq!(place(&namespaces, placing, Some("default:x"), None, None), refused);
+            let both = place(&namespaces, placing, Some("default:x"), text("default"), None);
+            assert_eq!(both, refused);
+            let host = Some("a.example.com");
+            assert_eq!(place(&namespaces, placing, None, text("default"), host), refused);
+        }
+        // There the listener leads everybody who names none.
+        let own = Placing { own: Some("default".into()), ..placing };
+        let there = place(&namespaces, &own, Some("x"), text("default"), None);
+        assert_eq!(there, Ok((Scope::FIRST, Some("x".into()))));
+    }
+}
+
+#[test]
 fn names_with_the_prefix_of_another_namespace_are_refused() {
     let namespaces =
         Namespaces::open(None, &Stamps::default(), &shared(), &[open("red"), open("blue")])
