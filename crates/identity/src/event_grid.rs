@@ -16,6 +16,7 @@ use net::{DistinguishedName, is_distinguished_name};
 
 use crate::auth::is_name;
 use crate::auth::policy_file::ALL;
+use crate::json;
 
 /// Resources of one text at most.
 pub const RESOURCES_MAX: usize = 1_000_000;
@@ -92,7 +93,7 @@ pub struct Binding {
 ///
 /// The first thing that is not understood, and in which resource.
 pub fn read(text: &str) -> Result<Resources, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("JSON: {error}"))?;
+    let value: Value = json::read(text.as_bytes()).map_err(|error| format!("JSON: {error}"))?;
     let mut reading = Reading::default();
     reading.any(&value, 0)?;
     Ok(reading.found)

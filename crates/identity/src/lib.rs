@@ -6,4 +6,5 @@
 
 pub mod auth;
 pub mod event_grid;
+pub mod json;
 pub mod namespaces;

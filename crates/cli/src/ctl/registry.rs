@@ -109,7 +109,8 @@ fn read(file: &Path) -> Result<Value, Failure> {
     };
     let shown = file.display();
     read.map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
-    serde_json::from_str(&text).map_err(|error| Failure::new(format!("{shown}: JSON: {error}")))
+    let value = identity::json::read(text.as_bytes());
+    value.map_err(|error| Failure::new(format!("{shown}: JSON: {error}")))
 }
 
 const CLIENTS: &[Column] = &[

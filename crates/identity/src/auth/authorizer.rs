@@ -24,6 +24,7 @@ use super::fetch::{self, AskError, Client, Content, Net, Reply, members_of_form}
 use super::pace::{Attempt, Pace};
 use super::request::{Requests, Unfit, client};
 use super::service_queue::{Ready, ServiceQueue, UnderWay};
+use crate::json;
 
 /// Takes the answer, on whatever thread has it. It should only put it somewhere.
 pub type VerdictTaker = Box<dyn FnOnce(ServiceAnswer) + Send>;
@@ -249,8 +250,8 @@ fn judge(reply: &Reply) -> Result<ServiceAnswer, String> {
         status => return Err(format!("the service answered with status {status}")),
     }
     let answer: Map<String, Value> = match reply.content {
-        Content::Json => serde_json::from_slice(&reply.body)
-            .map_err(|_| "the answer of the service must be a JSON object".to_owned())?,
+        Content::Json => json::read(&reply.body)
+            .map_err(|error| format!("the answer of the service must be a JSON object: {error}"))?,
         Content::Form => members_of_form(&reply.body)
             .ok_or("the answer of the service must be a form".to_owned())?,
         Content::Other => return Err("the answer of the service must be JSON or a form".into()),

@@ -8,12 +8,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use policy::OwnRules;
 use policy::{Attribute, Attributes, Number, Principal};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::acl_claim::{ACL, kind_of};
 use super::keys::{Algorithm, Checked, KeySet};
 use super::template::{is_name, value_of};
 use super::{AuthRequest, LATEST_SECS, Opinion, Proof, acl_claim};
+use crate::json;
 use config::template::CLAIMS;
 use config::{Demands, TokenField};
 
@@ -29,6 +31,8 @@ pub(super) struct Token<'a> {
     algorithm: String,
     key_id: Option<String>,
     has_critical: bool,
+    /// Why it must not be used, whoever has signed it.
+    header_fault: Option<String>,
     signed: &'a [u8],
     pub(super) claims: &'a str,
     signature: Vec<u8>,
@@ -63,9 +67,9 @@ pub(super) fn check(
         return Outcome::Bad("the token is not signed".into());
     }
     let Some(algorithm) = Algorithm::named(&token.algorithm) else { return Outcome::NotMine };
-    let claims = URL_SAFE_NO_PAD.decode(token.claims).ok();
-    let claims = claims.and_then(|bytes| serde_json::from_slice::<Map<String, Value>>(&bytes).ok());
-    if claims.as_ref().is_some_and(|claims| !is_of_issuer(demands, claims)) {
+    let claims = URL_SAFE_NO_PAD.decode(token.claims).unwrap_or_default();
+    let claims = json::read::<Map<String, Value>>(&claims);
+    if claims.as_ref().is_ok_and(|claims| !is_of_issuer(demands, claims)) {
         return Outcome::NotMine;
     }
     let mut checked = Checked::NoKey;
@@ -86,12 +90,14 @@ pub(super) fn check(
             "the token has critical header parameters, which are not supported".into(),
         );
     }
-    let Some(claims) = claims else {
-        return Outcome::Bad(
-            "the claims of the token are not a JSON \
-    object"
-                .into(),
-        );
+    if let Some(why) = token.header_fault {
+        return Outcome::Bad(format!("the header of the token: {why}"));
+    }
+    let claims = match claims {
+        Ok(claims) => claims,
+        Err(error) => {
+            return Outcome::Bad(format!("the claims of the token are not a JSON object: {error}"));
+        }
     };
     match examine(demands, request, &claims, now_secs) {
         Ok(proof) => Outcome::Good(proof),
@@ -123,12 +129,15 @@ pub(super) fn take_apart(bytes: &[u8]) -> Option<Token<'_>> {
         return None;
     }
     let header = URL_SAFE_NO_PAD.decode(header).ok()?;
+    // A header that is ambiguous is still one of a token, which is a secret.
+    let header_fault = json::read::<IgnoredAny>(&header).err().map(|error| error.to_string());
     let header: Map<String, Value> = serde_json::from_slice(&header).ok()?;
     let text = |name: &str| header.get(name).and_then(Value::as_str).map(Into::into);
     Some(Token {
         algorithm: text("alg")?,
         key_id: text("kid"),
         has_critical: header.contains_key("crit"),
+        header_fault,
         signed: signed.as_bytes(),
         claims,
         signature: URL_SAFE_NO_PAD.decode(signature).ok()?,

@@ -16,6 +16,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Map, Value};
 
+use crate::json;
+
 /// Keys of one set; more are refused.
 const KEYS_MAX: usize = 1_000;
 
@@ -201,7 +203,7 @@ impl KeySet {
     }
 
     fn of_jwks_with(text: &[u8], takes: impl Fn(&Key) -> bool) -> Result<Self, String> {
-        let parsed: Value = serde_json::from_slice(text).map_err(|error| {
+        let parsed: Value = json::read(text).map_err(|error| {
             format!(
                 "the key set must be JSON: \
             {error}"

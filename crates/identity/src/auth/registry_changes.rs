@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::file_changes::{ReplaceError, Seen, read as read_file, replace};
 use crate::event_grid::{Client, Resources, folded, read};
+use crate::json;
 
 /// A change that was not made. The file is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +126,7 @@ fn change(
 ) -> Result<(), RegistryError> {
     let (text, seen) = load(path)?;
     understood(path, &text)?;
-    let mut all: Value = serde_json::from_str(&text).map_err(|error| in_file(path, error))?;
+    let mut all: Value = json::read(text.as_bytes()).map_err(|error| in_file(path, error))?;
     change(&mut all)?;
     let text = serde_json::to_string_pretty(&all).map_err(|error| in_file(path, error))? + "\n";
     understood(path, &text)?;

@@ -19,6 +19,7 @@ use super::request::{Requests, Unfit, client};
 use super::service_queue::{Ready, ServiceQueue, UnderWay};
 use super::template::value_of;
 use super::{AuthRequest, Later, Opinion, Proof, Step, acl_claim, lock};
+use crate::json;
 use base::Clock;
 use config::{Auth, HttpConfig};
 use driver::Origin;
@@ -286,8 +287,8 @@ fn judge(
         status => return Err(format!("the service answered with status {status}")),
     }
     let answer: Map<String, Value> = match reply.content {
-        Content::Json => serde_json::from_slice(&reply.body)
-            .map_err(|_| "the answer of the service must be a JSON object".to_owned())?,
+        Content::Json => json::read(&reply.body)
+            .map_err(|error| format!("the answer of the service must be a JSON object: {error}"))?,
         Content::Form => members_of_form(&reply.body).ok_or(
             "the answer of the service must be a \
         form",

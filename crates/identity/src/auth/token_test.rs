@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::jwks;
 use super::jwt::{Outcome, check, examine, is_of_issuer, principal, take_apart};
 use super::{AuthRequest, Proof, acl_claim};
+use crate::json;
 use config::template::{Placeholders, Template};
 use config::{Demands, JwtConfig, Method, Provider};
 
@@ -128,7 +129,7 @@ fn claims_of(text: &str) -> Result<Map<String, Value>, String> {
             URL_SAFE_NO_PAD.decode(token.claims).unwrap_or_default()
         }
     };
-    serde_json::from_slice(&bytes).map_err(|error| format!("its claims are not JSON: {error}"))
+    json::read(&bytes).map_err(|error| format!("its claims are not JSON: {error}"))
 }
 
 /// Of a provider with the default keys. The username of CONNECT stands in for a missing claim.

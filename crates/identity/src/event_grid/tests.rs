@@ -94,6 +94,13 @@ fn published_groups_spaces_and_bindings_become_a_policy() {
 }
 
 #[test]
+fn a_member_that_is_there_twice_is_refused() {
+    let twice =
+        r#"[{"name":"a","authenticationName":"a","authenticationName":"b","attributes":{}}]"#;
+    assert!(read(twice).unwrap_err().contains("'authenticationName' is there twice"));
+}
+
+#[test]
 fn what_is_not_understood_is_refused() {
     for (wrong, why) in [
         (json!(7), "must be an object"),

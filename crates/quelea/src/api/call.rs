@@ -98,7 +98,7 @@ impl Call {
 
     /// The body as JSON.
     pub(crate) fn body<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        serde_json::from_slice(&self.body).map_err(|error| {
+        identity::json::read(&self.body).map_err(|error| {
             let location = format!("body, line {} column {}", error.line(), error.column());
             let fix = "the schema is in /api/v1/openapi.json";
             Problem::bad(location, format!("must be JSON of the schema: {error}")).fix(fix)
@@ -254,6 +254,7 @@ mod tests {
         assert!(error("{\"topic\":1}").contains("invalid type"));
         assert!(error("{\"topic\":\"a\",\"quality\":1}").contains("unknown field `quality`"));
         assert!(error("{\"qos\":1}").contains("missing field `topic`"));
+        assert!(error("{\"topic\":\"a\",\"topic\":\"b\"}").contains("'topic' is there twice"));
     }
 
     proptest! {

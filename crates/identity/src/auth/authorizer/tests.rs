@@ -97,6 +97,7 @@ fn only_a_clear_answer_counts() {
     for body in faults {
         assert!(json(body).is_err(), "{body}");
     }
+    assert!(json(r#"{"result":"deny","result":"allow"}"#).unwrap_err().contains("twice"));
     for status in [201, 301, 400, 403, 404, 500] {
         assert!(judge(&reply(status, Content::Json, r#"{"result":"allow"}"#)).is_err(), "{status}");
     }

@@ -163,6 +163,24 @@ fn a_public_key_is_never_taken_for_a_secret() {
 }
 
 #[test]
+fn tokens_with_a_member_twice_are_refused() {
+    let keys = KeySet::of_secret(SECRET).unwrap();
+    let of = |header: &str, claims: &str| {
+        let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+        let signature = URL_SAFE_NO_PAD.encode(by_secret(SECRET)(text.as_bytes()));
+        outcome(&format!("{text}.{signature}"), &keys, &demands())
+    };
+    let (header, claims) = (r#"{"alg":"HS256"}"#, claims().to_string());
+    assert!(is_good(&of(header, &claims)));
+    let twice = claims.replacen('{', r#"{"sub":"other","#, 1);
+    assert!(is_bad(&of(header, &twice), "'sub' is there twice"));
+    let within = claims.replacen('{', r#"{"more":{"a":1,"a":2},"#, 1);
+    assert!(is_bad(&of(header, &within), "'a' is there twice"));
+    let header = r#"{"alg":"HS256","kid":"a","kid":"b"}"#;
+    assert!(is_bad(&of(header, &claims), "'kid' is there twice"));
+}
+
+#[test]
 fn tokens_without_a_signature_are_refused() {
     let keys = KeySet::of_secret(SECRET).unwrap();
     let shown_as = |name: &str, signature: &str| {

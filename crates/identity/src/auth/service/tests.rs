@@ -81,6 +81,17 @@ fn yes(answer: Value) -> Proof {
 }
 
 #[test]
+fn an_answer_with_a_member_twice_is_none() {
+    for body in [
+        r#"{"result":"deny","result":"allow"}"#,
+        r#"{"result":"allow","client_attrs":{"role":"a","role":"b"}}"#,
+        r#"{"result":"allow","acl":[{"topic":"a","topic":"b"}]}"#,
+    ] {
+        assert!(judged(200, body).unwrap_err().contains("twice"), "{body}");
+    }
+}
+
+#[test]
 fn answers_mean_what_they_mean_to_emqx() {
     let proof = yes(json!({ "result": "allow" }));
     assert_eq!(proof, Proof { username: Some("an na".into()), ..Proof::default() });
