@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::demands::{Demands, TokenField};
 use super::keys::{ClientAuth, NameSource, ProviderKind, RawProvider};
+use super::mask;
 use super::schema::{Section, words};
 use super::source::{Settings, default_of, unknown};
 use super::template::{Placeholders, Template};
@@ -388,7 +389,8 @@ impl Lowering<'_> {
         let mut headers: Vec<(String, Template)> = Vec::new();
         for text in texts {
             let Some((name, value)) = text.split_once(':') else {
-                self.problem("headers", format!("must be of the form NAME: VALUE, got '{text}'"));
+                let shown = mask::header(text);
+                self.problem("headers", format!("must be of the form NAME: VALUE, got '{shown}'"));
                 continue;
             };
             let (name, value) = (name.trim(), value.trim());
@@ -478,7 +480,10 @@ impl Lowering<'_> {
                     }
                     pairs.push((name.to_owned(), self.template(key, value, known)));
                 }
-                _ => self.problem(key, format!("must be of the form NAME=TEXT, got '{text}'")),
+                _ => {
+                    let shown = if key == "body" { mask::field(text) } else { text.clone() };
+                    self.problem(key, format!("must be of the form NAME=TEXT, got '{shown}'"));
+                }
             }
         }
         pairs

@@ -16,6 +16,7 @@ mod foreign;
 mod identity;
 pub mod keys;
 pub mod machine;
+mod mask;
 pub mod namespaces;
 mod notes;
 pub mod print;

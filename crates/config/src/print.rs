@@ -2,12 +2,14 @@
 
 use super::changes::is_of_running;
 use super::keys::{RawListener, SECTIONS};
+use super::mask;
 use super::schema::{Key, Section, Value, ValueKind};
 use super::source::{Origin, Setting, Settings, default_of, is_list};
 use super::{Derived, Loaded};
 
-/// The effective configuration as TOML, each value with where it was set. Reads back as the same
-/// configuration, except for the listeners where none is configured.
+/// The effective configuration as TOML, each value with where it was set, and without secrets.
+/// Reads back as the same configuration, except for secrets, and for the listeners where none is
+/// configured.
 pub fn effective(loaded: &Loaded) -> String {
     let mut out = String::new();
     for section in SECTIONS {
@@ -60,47 +62,67 @@ pub struct Row {
 pub fn rows(settings: &Settings, derived: &[Derived]) -> Vec<Row> {
     let mut rows = Vec::new();
     for section in SECTIONS.iter().filter(|section| !section.name.starts_with("listeners")) {
-        for key in section.keys {
-            let setting = settings.setting(section.name, key);
-            let name = format!("{}.{}", section.name, key.name);
-            let derived = derived.iter().find(|derived| derived.key == name);
-            let value = derived.map(|derived| derived.value.clone());
-            let origin = setting.origin.to_string();
-            let unit = match key.kind {
-                ValueKind::Number { unit, .. } => Some(unit.as_str()),
-                _ => None,
-            };
-            let default = default_of(key);
-            rows.push(Row {
-                value: value.unwrap_or_else(|| key.kind.show(&without_secrets(&name, &setting))),
-                source: derived.map_or(setting.origin.source(), |_| "derived"),
-                origin: derived.map_or(origin, |derived| derived.reason.clone()),
-                default: (default != Value::Unset).then(|| key.kind.show(&default)),
-                unit,
-                allowed: key.kind.allowed(),
-                changes_while_running: is_of_running(&name),
-                key: name,
-            });
+        match section.name {
+            name if is_inner(name) => {}
+            name if is_list(name) => {
+                for own in entries(settings, name) {
+                    rows.extend(rows_of_entry(settings, derived, section, &own));
+                    for (section, own) in inner(settings, name, &own) {
+                        rows.extend(rows_of_entry(settings, derived, section, &own));
+                    }
+                }
+            }
+            name => {
+                rows.extend(section.keys.iter().map(|key| row(settings, derived, name, key)));
+            }
         }
     }
     rows
 }
 
-/// Requests to a service have secrets of its own in headers, fields and queries.
-fn without_secrets(name: &str, setting: &Setting) -> Value {
-    match (name, &setting.value) {
-        ("authorization.headers" | "authorization.body", Value::List(texts)) => {
-            Value::List(texts.iter().map(|_| HIDDEN.into()).collect())
-        }
-        ("authorization.url", Value::Text(url)) => {
-            let hidden = |(path, _): (&str, &str)| format!("{path}?{HIDDEN}");
-            Value::Text(url.split_once('?').map_or_else(|| url.clone(), hidden))
-        }
-        (_, value) => value.clone(),
+/// Of an entry of a list: keys that are not set and have no default are left out.
+fn rows_of_entry(
+    settings: &Settings,
+    derived: &[Derived],
+    section: &Section,
+    own: &str,
+) -> Vec<Row> {
+    let keys = section.keys.iter().filter(|key| !is_absent(&settings.setting(own, key)));
+    keys.map(|key| row(settings, derived, own, key)).collect()
+}
+
+fn row(settings: &Settings, derived: &[Derived], own: &str, key: &Key) -> Row {
+    let setting = settings.setting(own, key);
+    let name = format!("{own}.{}", key.name);
+    let derived = derived.iter().find(|derived| derived.key == name);
+    let value = derived.map(|derived| derived.value.clone());
+    let origin = setting.origin.to_string();
+    let unit = match key.kind {
+        ValueKind::Number { unit, .. } => Some(unit.as_str()),
+        _ => None,
+    };
+    let default = default_of(key);
+    Row {
+        value: value.unwrap_or_else(|| key.kind.show(&mask::value(key.name, &setting.value))),
+        source: derived.map_or(setting.origin.source(), |_| "derived"),
+        origin: derived.map_or(origin, |derived| derived.reason.clone()),
+        default: (default != Value::Unset).then(|| key.kind.show(&default)),
+        unit,
+        allowed: key.kind.allowed(),
+        changes_while_running: is_of_running(&name),
+        key: name,
     }
 }
 
-const HIDDEN: &str = "(hidden)";
+/// The entries of a list, by the beginning of their keys.
+fn entries(settings: &Settings, list: &str) -> impl Iterator<Item = String> {
+    (0..settings.count_of(list)).map(move |index| format!("{list}.{index}"))
+}
+
+fn is_absent(setting: &Setting) -> bool {
+    let is_empty = matches!(&setting.value, Value::List(texts) if texts.is_empty());
+    setting.origin == Origin::Default && (setting.value == Value::Unset || is_empty)
+}
 
 /// `docs/use/configuration.md`.
 pub fn markdown() -> String {
@@ -150,23 +172,28 @@ fn is_inner(name: &str) -> bool {
     name.split_once('.').is_some_and(|(list, _)| is_list(list))
 }
 
-/// The sections of one entry of a list.
-fn print_inner(loaded: &Loaded, list: &str, own: &str, out: &mut String) {
-    for section in SECTIONS {
-        let Some(name) = section.name.strip_prefix(list).and_then(|rest| rest.strip_prefix('.'))
-        else {
-            continue;
+/// The sections of one entry of a list, with the beginning of their keys.
+fn inner<'a>(
+    settings: &'a Settings,
+    list: &'a str,
+    own: &'a str,
+) -> impl Iterator<Item = (&'static Section, String)> + 'a {
+    SECTIONS.iter().flat_map(move |section| {
+        let name = section.name.strip_prefix(list).and_then(|rest| rest.strip_prefix('.'));
+        let inner = name.map(|name| format!("{own}.{name}")).unwrap_or_default();
+        let found: Vec<String> = match name {
+            None => Vec::new(),
+            Some(_) if is_list(section.name) => entries(settings, &inner).collect(),
+            Some(_) => Some(inner).filter(|own| settings.has_section(own)).into_iter().collect(),
         };
-        let inner = format!("{own}.{name}");
-        if is_list(section.name) {
-            for index in 0..loaded.settings.count_of(&inner) {
-                out.push_str(&format!("[[{}]]\n", section.name));
-                print_keys(loaded, section, &format!("{inner}.{index}"), out);
-            }
-        } else if loaded.settings.has_section(&inner) {
-            out.push_str(&format!("[{}]\n", section.name));
-            print_keys(loaded, section, &inner, out);
-        }
+        found.into_iter().map(move |own| (section, own))
+    })
+}
+
+fn print_inner(loaded: &Loaded, list: &str, own: &str, out: &mut String) {
+    for (section, own) in inner(&loaded.settings, list, own) {
+        out.push_str(&format!("{}\n", heading(section)));
+        print_keys(loaded, section, &own, out);
     }
 }
 
@@ -190,8 +217,7 @@ fn print_listeners(loaded: &Loaded, out: &mut String) {
 fn print_keys(loaded: &Loaded, section: &Section, own: &str, out: &mut String) {
     for key in section.keys {
         let setting = loaded.settings.setting(own, key);
-        let is_empty_list = setting.value == Value::List(Vec::new());
-        if setting.origin == Origin::Default && (setting.value == Value::Unset || is_empty_list) {
+        if is_absent(&setting) {
             continue;
         }
         out.push_str(&line(key, &setting.value, &setting.origin));
@@ -204,7 +230,7 @@ fn print_keys(loaded: &Loaded, section: &Section, own: &str, out: &mut String) {
 }
 
 fn line(key: &Key, value: &Value, origin: &Origin) -> String {
-    format!("{} = {} # {origin}", key.name, key.kind.show(value))
+    format!("{} = {} # {origin}", key.name, key.kind.show(&mask::value(key.name, value)))
 }
 
 fn heading(section: &Section) -> String {
@@ -252,7 +278,7 @@ its data in `./quelea-data`. `quelea serve --config FILE` reads a TOML file.
 - An unknown key or a value out of range is an error, and the broker does not start.
 - `--check-config` only checks the configuration and the files that it names. With `--security` it
   lists missing protection. `--print-config` shows each value, its source, and what `auto` means on
-  this machine.
+  this machine. It hides secrets: values of `headers` and `body`, users and queries of URLs.
 - Keys with \"Changes while running\" take effect at a reload (SIGHUP), or are set by the
   [management API](api.md#settings). Other keys need a restart.
 - `quelea.reference.toml` has all keys with their defaults.

@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::foreign;
 use super::keys::SECTIONS;
+use super::mask;
 use super::schema::{Key, Value, ValueKind};
 
 /// Where the configuration comes from. Later ones win: file, environment, flags.
@@ -359,9 +360,8 @@ impl fmt::Display for Origin {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [&self.place, &self.key, &self.detail];
-        let parts: Vec<&str> =
-            parts.into_iter().map(|part| &**part).filter(|part| !part.is_empty()).collect();
+        let parts = [&*self.place, &self.key, &mask::urls(&self.detail)];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         f.write_str(&parts.join(": "))
     }
 }

@@ -854,3 +854,64 @@ fn what_does_nothing_is_noted() {
         assert_eq!(notes(&config(&text)), [""; 0]);
     }
 }
+
+#[test]
+fn secrets_of_requests_and_urls_are_never_shown() {
+    let text = r#"
+[auth]
+password_file = "p"
+[authorization]
+url = "https://z.example/acl?key=hush"
+headers = ["X-Key: hush"]
+body = ["topic=${topic}", "action=${action}", "key=hush"]
+[[authentication]]
+name = "one"
+kind = "http"
+url = "https://id.example/a?token=hush"
+headers = ["Authorization: Bearer hush"]
+body = ["user=${username}", "secret=hush"]
+[[authentication]]
+name = "two"
+kind = "jwt"
+jwks_url = "https://id.example/keys?api_key=hush"
+[telemetry]
+endpoint = "http://127.0.0.1:4318"
+"#;
+    let loaded = load(&file(text), &MACHINE).unwrap();
+    let printed = print::effective(&loaded);
+    assert!(!printed.contains("hush"), "{printed}");
+    for shown in [
+        r#"headers = ["Authorization: (hidden)"]"#,
+        r#"body = ["user=${username}", "secret=(hidden)"]"#,
+        r#"url = "https://id.example/a?(hidden)""#,
+        r#"jwks_url = "https://id.example/keys?(hidden)""#,
+        r#"url = "https://z.example/acl?(hidden)""#,
+        r#"headers = ["X-Key: (hidden)"]"#,
+    ] {
+        assert!(printed.contains(shown), "{shown}: {printed}");
+    }
+    let rows = print::rows(&loaded.settings, &loaded.derived);
+    assert!(rows.iter().all(|row| !row.value.contains("hush")));
+    let value = |key: &str| rows.iter().find(|row| row.key == key).map(|row| row.value.as_str());
+    assert_eq!(value("authentication.0.kind"), Some("\"http\""));
+    assert_eq!(value("authentication.0.headers"), Some(r#"["Authorization: (hidden)"]"#));
+    assert_eq!(value("authentication.1.name"), Some("\"two\""));
+    assert_eq!(value("authentication.1.jwks_url"), Some(r#""https://id.example/keys?(hidden)""#));
+    assert_eq!(value("authentication.1.url"), None, "it is not set");
+    assert!(rows.iter().all(|row| !row.key.starts_with("authentication.2")));
+    assert!(rows.iter().all(|row| row.key != "authentication.name"), "no default of a list");
+
+    for broken in [
+        "url = \"https://u:hush@id.example/\"",
+        "url = \"httpx://id.example/?token=hush hush\"",
+        "url = \"https://id.example/\"\nheaders = [\"Bearer hush\"]",
+        "url = \"https://id.example/\"\nbody = [\"hush\"]",
+        "url = \"https://id.example/\"\nbody = [\"key=hush${nothing}\"]",
+        "url = \"https://id.example/\"\nheaders = [\"X-Key: hush${nothing}\"]",
+        "url = \"https://id.example/?k=hush${nothing}\"",
+    ] {
+        let text = format!("[[authentication]]\nname = \"a\"\nkind = \"http\"\n{broken}\n");
+        let error = load(&file(&text), &MACHINE).unwrap_err().to_string();
+        assert!(!error.contains("hush"), "{broken}: {error}");
+    }
+}

@@ -7,6 +7,7 @@ use base::{Clock, moment};
 
 use super::call::Call;
 use super::paging::bad_cursor;
+use super::problem::cut;
 use super::route::{Method, Outcome, Route};
 use super::schema::{Rows, record};
 use super::{Api, json};
@@ -36,7 +37,7 @@ record! {
 /// Entries in memory; of more the oldest go.
 const ENTRIES_MAX: usize = 1_000;
 
-/// Bytes of a text of an entry; the log has the rest.
+/// Bytes of a text of an entry.
 const TEXT_BYTES_MAX: usize = 1_024;
 
 /// The last calls, the newest first.
@@ -76,13 +77,13 @@ impl Audit {
         let (log, clock) = &self.log;
         log.put(AuditEntry {
             time: moment::text_of(clock.wall_secs()),
-            caller: cut(&self.name),
+            caller: cut(&self.name, TEXT_BYTES_MAX),
             method: method.to_owned(),
-            call: cut(&self.target),
-            namespace: cut(&self.namespace),
-            subject: cut(&self.subject),
+            call: cut(&self.target, TEXT_BYTES_MAX),
+            namespace: cut(&self.namespace, TEXT_BYTES_MAX),
+            subject: cut(&self.subject, TEXT_BYTES_MAX),
             status,
-            detail: cut(detail),
+            detail: cut(detail, TEXT_BYTES_MAX),
         });
         tracing::info!(
             caller = &*base::shown(&self.name),
@@ -91,7 +92,8 @@ impl Audit {
             namespace = &*base::shown(&self.namespace),
             subject = &*base::shown(&self.subject),
             status,
-            detail,
+            // A line that is too long for the log is lost.
+            detail = cut(detail, TEXT_BYTES_MAX),
             "audit"
         );
     }
@@ -123,10 +125,6 @@ pub(crate) fn list(api: &Api, call: &Call) -> Outcome {
     let before = call.text("cursor").map(read).transpose()?;
     let (items, next) = api.audit.page(before, call.limit());
     json(&Rows { items, cursor: next.map(|number| number.to_string()) })
-}
-
-fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
 #[cfg(test)]

@@ -60,6 +60,17 @@ impl Problem {
     }
 }
 
+/// Bytes of a text of an answer.
+const TEXT_BYTES_MAX: usize = 2_048;
+
+/// A text that may have come with a request, as an answer or a line shows it.
+pub(super) fn cut(text: &str, bytes_max: usize) -> String {
+    match text.floor_char_boundary(bytes_max) {
+        end if end == text.len() => text.to_owned(),
+        end => format!("{}… ({} bytes)", &text[..end], text.len()),
+    }
+}
+
 impl From<NoAnswer> for Problem {
     fn from(no_answer: NoAnswer) -> Self {
         match no_answer {
@@ -80,6 +91,10 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let Self { status, detail, place, fix } = self;
         let title = status.canonical_reason().unwrap_or_default().to_owned();
+        // They may have parts of the request.
+        let [detail, place, fix] =
+            [Some(detail), place, fix].map(|text| text.map(|it| cut(&it, TEXT_BYTES_MAX)));
+        let detail = detail.unwrap_or_default();
         let details = ProblemDetails { title, status: status.as_u16(), detail, place, fix };
         let body = serde_json::to_string(&details).unwrap_or_default() + "\n";
         let kind = [(CONTENT_TYPE, "application/problem+json"), (CACHE_CONTROL, "no-store")];
