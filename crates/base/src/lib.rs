@@ -18,7 +18,7 @@ pub use clock::{Clock, wall_ms};
 pub use lines::json_line;
 pub use process::{Process, resident_bytes};
 pub use random::{equal_in_constant_time, random};
-pub use shown::shown;
+pub use shown::{seen, seen_json, seen_lines, shown};
 pub use terminal::{
     EXIT_FAILURE, EXIT_OK, EXIT_OPEN, EXIT_TIMEOUT, EXIT_UNDECIDED, EXIT_USAGE, complain, print,
 };

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write as _};
 
+use crate::seen_lines;
+
 /// Writes to standard output. `false`: whoever read it has had enough, which is no failure.
 pub fn print(text: &[u8]) -> bool {
     let mut out = io::stdout().lock();
@@ -10,7 +12,7 @@ pub fn print(text: &[u8]) -> bool {
 
 /// Tells what went wrong, on standard error.
 pub fn complain(error: &dyn std::fmt::Display) {
-    eprintln!("quelea: {error}");
+    eprintln!("quelea: {}", seen_lines(&error.to_string()));
 }
 
 /// Done.

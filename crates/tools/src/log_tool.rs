@@ -71,7 +71,7 @@ pub fn run(args: &LogArgs) -> ExitCode {
             repair(dir, *give_up_what_follows, &mut out)
         }
     };
-    base::print(out.as_bytes());
+    base::print(base::seen_lines(&out).as_bytes());
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -225,7 +225,7 @@ fn dump(dir: &Path, only: Selection, out: &mut String) -> Result<bool, DataDirEr
                 );
                 dump_segment(segment.number, &file, only.bytes, out);
                 // One segment at a time, so that a dump of many does not fill the memory.
-                if !base::print(std::mem::take(out).as_bytes()) {
+                if !base::print(base::seen_lines(&std::mem::take(out)).as_bytes()) {
                     return Ok(true);
                 }
             }

@@ -46,7 +46,7 @@ impl Ctl {
         let written = self.download(&mut file, &place);
         let bytes = written.inspect_err(|_| drop(std::fs::remove_file(&partial)))?;
         finish(&file, &partial, &args.file).map_err(|error| fault(&error))?;
-        base::print(format!("{place}: {bytes} bytes\n").as_bytes());
+        super::table::print(format!("{place}: {bytes} bytes\n").as_bytes());
         Ok(())
     }
 

@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::table::print;
 use super::table::{Column, table};
 use super::within::Within;
 use super::{Ctl, Failure, client_path, query_of};
-use base::print;
 use config::schema::secs_of_text;
 
 #[derive(Clone, Debug, Subcommand)]

@@ -5,8 +5,8 @@ use serde_json::Value;
 use web::percent_encoded;
 
 use super::table::plain;
+use super::table::print;
 use super::{Ctl, Failure};
-use base::{json_line, print};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct EventsArgs {
@@ -52,7 +52,7 @@ impl Ctl {
     fn event_line(&self, text: &str) -> String {
         let event: Value = serde_json::from_str(text).unwrap_or_default();
         if self.json {
-            return format!("{}\n", json_line(&event.to_string()));
+            return format!("{event}\n");
         }
         let (time, kind) = (event["time"].as_str(), event["type"].as_str());
         let mut line = format!("{} {}", time.unwrap_or("-"), kind.unwrap_or("-"));

@@ -29,7 +29,7 @@ use web::{ClientTls, percent_encoded};
 
 use backup::BackupArgs;
 use ban::BanCommand;
-use base::{EXIT_FAILURE, EXIT_OK, complain, print};
+use base::{EXIT_FAILURE, EXIT_OK, complain};
 use clients::ClientsCommand;
 use events::EventsArgs;
 use http::{Credentials, Http};
@@ -39,6 +39,7 @@ use operate::{LogLevelArgs, LogLinesArgs};
 use registry::RegistryCommand;
 use retained::RetainedCommand;
 use table::Column;
+use table::print;
 use top::TopArgs;
 use topics::{SubsArgs, TopicsArgs};
 use trace::TraceArgs;

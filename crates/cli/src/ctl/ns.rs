@@ -3,9 +3,9 @@
 use clap::Subcommand;
 use serde_json::{Map, Value};
 
+use super::table::print;
 use super::table::{Column, table};
 use super::{Ctl, Failure, query_of};
-use base::print;
 
 #[derive(Clone, Debug, Subcommand)]
 pub(super) enum NsCommand {

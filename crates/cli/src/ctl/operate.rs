@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::json;
 
+use super::table::print;
 use super::table::{Column, table};
 use super::{Ctl, Failure};
-use base::print;
 use config::schema::secs_of_text;
 
 #[derive(Clone, Debug, Args)]

@@ -70,26 +70,15 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Does it steer a terminal, end a line, or turn the direction of writing?
-fn steers(sign: char) -> bool {
-    sign.is_control()
-        || matches!(
-            sign,
-            '\u{2028}' | '\u{2029}' | '\u{200E}' | '\u{200F}' | '\u{61C}'
-                | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}'
-        )
+/// Writes to standard output. Texts of clients are [`plain`] in it, and in JSON as good as that.
+/// `false`: whoever read it has had enough.
+pub(super) fn print(text: &[u8]) -> bool {
+    base::print(base::seen_json(&String::from_utf8_lossy(text)).as_bytes())
 }
 
-/// Signs that steer a terminal as they are written in source code.
+/// Nothing in it steers the terminal, or is hidden.
 pub(super) fn plain(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for sign in text.chars() {
-        match steers(sign) {
-            true => plain.extend(sign.escape_default()),
-            false => plain.push(sign),
-        }
-    }
-    plain
+    base::seen(text).into_owned()
 }
 
 fn cut(text: &str, width: usize) -> String {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::Value;
 
+use super::table::print;
 use super::table::{Column, table};
 use super::{Ctl, Failure};
-use base::print;
 use config::schema::secs_of_text;
 
 /// Clients that are looked at for the slowest of them.

@@ -4,9 +4,9 @@ use clap::Args;
 use serde_json::Value;
 
 use super::table::plain;
+use super::table::print;
 use super::within::Within;
 use super::{Ctl, Failure, query_of};
-use base::{json_line, print};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct TraceArgs {
@@ -49,7 +49,7 @@ impl Ctl {
             if let Some(text) = line.strip_prefix("data: ") {
                 let event: Value = serde_json::from_str(text).unwrap_or_default();
                 let line = match self.json {
-                    true => format!("{}\n", json_line(&event.to_string())),
+                    true => format!("{event}\n"),
                     false => line_of(&event),
                 };
                 left -= u64::from(event["packet"].is_string());

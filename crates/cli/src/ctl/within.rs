@@ -3,8 +3,8 @@
 use clap::Args;
 use serde_json::Value;
 
+use super::table::print;
 use super::{Ctl, EXIT_NONE, Failure};
-use base::print;
 use config::namespaces::DEFAULT;
 
 #[derive(Clone, Debug, Default, Args)]

@@ -7,12 +7,14 @@ use std::io::Write as _;
 /// On the standard output.
 pub(crate) fn out(words: Arguments<'_>) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_fmt(words).and_then(|()| out.flush());
+    let words = words.to_string();
+    let _ = out.write_all(base::seen_lines(&words).as_bytes()).and_then(|()| out.flush());
 }
 
 /// On the standard error output, with the end of the line.
 pub(crate) fn aside(words: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr().lock(), "{words}");
+    let words = words.to_string();
+    let _ = writeln!(std::io::stderr().lock(), "{}", base::seen_lines(&words));
 }
 
 /// As `println!`, but that nothing comes of it if nobody reads.

@@ -97,7 +97,9 @@ impl Logging {
         };
         let (queue, thread) = Queue::start(sink).map_err(LoggingError::Thread)?;
         let thread = Mutex::new(Some(thread));
-        let Ok(set) = install(config, Producer(queue.clone()), has_colours) else {
+        let is_json = matches!(config.format, LogFormat::Json);
+        let producer = Producer { queue: queue.clone(), is_json };
+        let Ok(set) = install(config, producer, has_colours) else {
             finish(&queue, &thread);
             return Err(LoggingError::Installed);
         };

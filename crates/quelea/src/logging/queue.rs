@@ -2,6 +2,7 @@
 //! writes them. A log that cannot be written as fast as lines come, or not at all, costs lines,
 //! which are counted, and never anybody's time.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,11 +53,16 @@ struct State {
 
 /// Hands the queue to the formatter, line by line.
 #[derive(Clone)]
-pub(super) struct Producer(pub(super) Arc<Queue>);
+pub(super) struct Producer {
+    pub(super) queue: Arc<Queue>,
+    /// Lines are JSON documents.
+    pub(super) is_json: bool,
+}
 
 /// Takes one line.
 pub(super) struct LineWriter<'a> {
     queue: &'a Queue,
+    is_json: bool,
     bytes_max: usize,
 }
 
@@ -195,20 +201,29 @@ impl<'a> MakeWriter<'a> for Producer {
     type Writer = LineWriter<'a>;
 
     fn make_writer(&'a self) -> LineWriter<'a> {
-        LineWriter { queue: &self.0, bytes_max: QUEUE_BYTES_MAX }
+        LineWriter { queue: &self.queue, is_json: self.is_json, bytes_max: QUEUE_BYTES_MAX }
     }
 
     fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> LineWriter<'a> {
         let is_urgent = *metadata.level() <= tracing::Level::WARN;
         let reserved = if is_urgent { 0 } else { RESERVED_BYTES };
-        LineWriter { queue: &self.0, bytes_max: QUEUE_BYTES_MAX - reserved }
+        LineWriter {
+            queue: &self.queue,
+            is_json: self.is_json,
+            bytes_max: QUEUE_BYTES_MAX - reserved,
+        }
     }
 }
 
 impl io::Write for LineWriter<'_> {
     /// The formatter gives a line whole.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.queue.put(line, self.bytes_max);
+        // What clients chose changes nothing of the line around it, nor hides in it.
+        let text = std::str::from_utf8(line).ok().filter(|_| !line.is_ascii());
+        let escape: fn(&str) -> Cow<'_, str> =
+            if self.is_json { base::seen_json } else { base::seen_lines };
+        let seen = text.map(escape);
+        self.queue.put(seen.as_deref().map_or(line, str::as_bytes), self.bytes_max);
         Ok(line.len())
     }
 
@@ -219,6 +234,8 @@ impl io::Write for LineWriter<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     fn unwritten() -> Queue {
@@ -227,6 +244,17 @@ mod tests {
             wake: Condvar::new(),
             settled: Condvar::new(),
             lost: AtomicU64::new(0),
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_is_escaped() {
+        for (is_json, expected) in [(true, "a\\u202eb\u{e9}\n"), (false, "a\\u{202e}b\u{e9}\n")] {
+            let queue = Arc::new(unwritten());
+            let producer = Producer { queue: queue.clone(), is_json };
+            let written = producer.make_writer().write_all("a\u{202e}b\u{e9}\n".as_bytes());
+            written.expect("it takes everything");
+            assert_eq!(queue.lock().lines, expected.as_bytes());
         }
     }
 

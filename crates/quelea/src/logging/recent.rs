@@ -133,7 +133,7 @@ impl<S: Subscriber> Layer<S> for RecentLayer {
         let _ = QuotedFields.format_fields(Writer::new(&mut text), event);
         let mut origin = Origin::default();
         event.record(&mut origin);
-        RECENT.put(*event.metadata().level(), origin, text);
+        RECENT.put(*event.metadata().level(), origin, base::seen_lines(&text).into_owned());
     }
 }
 
