@@ -354,8 +354,7 @@ settings! {
         connections_max: u32 = count_or("unlimited", u32::MAX as u64), "1000000";
         /// The most new connections per second. Further ones wait in the system's queue.
         connections_per_second_max: u32 = count_or("unlimited", u32::MAX as u64), "unlimited";
-        /// The longest time from the first byte of a connection to a complete CONNECT, handshakes
-        /// included. Then it is closed.
+        /// The longest time to a complete CONNECT, handshakes included. Then the connection ends.
         connect_timeout_secs: u32 = secs(1, 3_600), "10";
         /// TCP keep-alive, of HTTP as well. An idle client is probed after this time, then four
         /// times at a quarter of it. Then it is disconnected. 0: no probes.
