@@ -51,7 +51,8 @@ OVERVIEW = [
               ("sum(rate(quelea_received_bytes_total{$i}[$r]))", "received"),
               ("sum(rate(quelea_sent_bytes_total{$i}[$r]))", "sent")),
         graph("Dropped messages by reason", "ops",
-              ("sum by (reason) (rate(quelea_messages_dropped_total{$i}[$r]))", "{{reason}}"),
+              ("sum by (reason, limit) (rate(quelea_messages_dropped_total{$i}[$r]))",
+               "{{reason}} {{limit}}"),
               description="slow_subscriber, offline and expired are normal for some clients. "
                           "queue_full and shared_group are losses at a limit."),
         graph("Refused publishes", "ops",

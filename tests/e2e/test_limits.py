@@ -163,6 +163,9 @@ def test_drops_are_counted_by_reason(start):
         return sum(v for name, v in found if "dropped" in name and "queue" in name)
 
     eventually(lambda: dropped() == 7, "seven drops in the metrics")
+    named = [count for name, count in broker.metrics().items()
+             if 'reason="queue_full",limit="queued_messages_max"' in name]  # fmt: skip
+    assert sum(named) == 7, "all of them at this limit"
 
 
 def test_drops_are_told_below_sys_with_client_and_reason(start):
@@ -177,6 +180,7 @@ def test_drops_are_told_below_sys_with_client_and_reason(start):
             event = json.loads(payload)
             assert topic == "$SYS/broker/events/messages/dropped"
             assert event["client_id"] == name and event["reason"] == "queue_full"
+            assert event["limit"] == "queued_messages_max"
             told += event["count"]
 
 

@@ -466,6 +466,7 @@ def test_calls_memory_and_drops_are_shown(managed):
     assert "resident_bytes" in ctl(broker, "memory")
     drops = api("GET", "/drops")["items"]
     assert {"queue_full", "expired"} <= {row["reason"] for row in drops}
+    assert {"queued_messages_max", "queues_bytes_max"} <= {row["limit"] for row in drops}
     assert "queue_full" in ctl(broker, "drops")
 
 

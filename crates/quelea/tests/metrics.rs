@@ -53,7 +53,7 @@ Alert on the metrics below. [Monitoring](monitoring.md) has these alerts and das
 | Metric | Meaning |
 |---|---|
 | `quelea_messages_dropped_total`, reasons `queue_full` and `shared_group` | \
-  Messages are lost at a limit. The log names the session. |
+  Messages are lost at a limit: the label `limit` has its key. The log names the session. |
 | `quelea_publishes_refused_total`, `quelea_retained_refused_total` | \
   Publishes are refused: a queue, the retained store or the memory is full. |
 | `quelea_sessions_refused_total`, `quelea_incoming_cuts_total` | \

@@ -57,6 +57,17 @@ pub const JOURNALS_MAX: usize = 64;
 /// This part of a pot is reserved, for all configured namespaces together.
 const RESERVED_PART: u64 = 2;
 
+/// Why somebody may not have more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// Its namespace has as much as it is limited to.
+    Limit,
+    /// It, or its namespace, has as much as it may have of what all share.
+    Share,
+    /// The memory of the process is short.
+    Memory,
+}
+
 /// A journal, by its shard, or memory of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pot {
@@ -363,12 +374,23 @@ impl Account {
 
     /// Would so many bytes more be too many? Two who ask at the same moment may both be refused.
     pub fn lacks_room(&self, kind: MemoryKind, more: u64) -> bool {
+        self.lack(kind, more).is_some()
+    }
+
+    /// Why would they be?
+    pub fn lack(&self, kind: MemoryKind, more: u64) -> Option<Lack> {
+        if self.is_over_limit(kind, more) {
+            return Some(Lack::Limit);
+        }
         let share = match self.group_max(kind, more) {
             None => self.pots.bytes_max[kind as usize].saturating_sub(self.pots.bytes(kind)),
-            Some((bytes, max)) if bytes + more > max => return true,
+            Some((bytes, max)) if bytes + more > max => return Some(Lack::Share),
             Some((bytes, max)) => max - bytes,
         };
-        self.bytes(kind) + more > share || self.is_over_limit(kind, more) || self.lacks_memory(more)
+        if self.bytes(kind) + more > share {
+            return Some(Lack::Share);
+        }
+        self.lacks_memory(more).then_some(Lack::Memory)
     }
 
     /// Would its namespace take more than it leaves to others, whatever this owner may have?
@@ -516,7 +538,7 @@ mod tests {
             greedy.add(MemoryKind::Queued, 10);
             taken += 10;
         }
-        assert_eq!(taken, 500);
+        assert_eq!((taken, greedy.lack(MemoryKind::Queued, 10)), (500, Some(Lack::Share)));
         let others: Vec<_> = (0..8).map(|_| Account::new("other", 2, &pots, None)).collect();
         for _ in 0..100 {
             for other in others.iter().filter(|other| !other.lacks_room(MemoryKind::Queued, 1)) {
@@ -569,6 +591,7 @@ mod tests {
         assert_eq!(lacks(), (false, false));
         pots.set_memory_left(100);
         assert_eq!(lacks(), (true, false));
+        assert_eq!(greedy.lack(MemoryKind::Queued, 10), Some(Lack::Memory));
         pots.set_memory_left(25);
         assert_eq!(lacks(), (true, true));
         assert!(!modest.lacks_memory(5), "what is left it may have");
@@ -598,7 +621,7 @@ mod tests {
         members[0].sub(MemoryKind::Queued, 20);
         assert!(!members[0].is_over_limit(MemoryKind::Queued, 20));
         assert!(members[0].is_over_limit(MemoryKind::Queued, 21));
-        assert!(members[0].lacks_room(MemoryKind::Queued, 21));
+        assert_eq!(members[0].lack(MemoryKind::Queued, 21), Some(Lack::Limit));
         assert_eq!(crowd.refused(MemoryKind::Queued), 0, "nobody has been refused yet");
         members[0].count_refusal(MemoryKind::Queued, 20);
         members[0].count_refusal(MemoryKind::Queued, 21);

@@ -34,7 +34,9 @@ mod session;
 mod waiting;
 mod will;
 
-pub use account::{Account, Group, GroupJournals, GroupPart, JOURNALS_MAX, MemoryKind, Pot, Pots};
+pub use account::{
+    Account, Group, GroupJournals, GroupPart, JOURNALS_MAX, Lack, MemoryKind, Pot, Pots,
+};
 pub use alias::{InboundAliases, OutboundAliases};
 pub use awaited::{Awaited, Respondent};
 pub use bucket::{Bucket, Rate};
@@ -47,6 +49,6 @@ pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER, Traits};
 pub use outbox::{Control, Controls, Outbox, SPLICE_BYTES_MIN};
 pub use outgoing::{Acked, Delivery, Identifiers, Origin, Outgoing, Sent, Terms, UNLOGGED};
 pub use read_pauses::{PauseReason, ReadPauses};
-pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimits, Session};
+pub use session::{Dropped, Inbound, Offered, Overflow, QueueLimit, QueueLimits, Session};
 pub use waiting::{Amount, Expires, ExpiringQueue, Lifetimes};
 pub use will::Will;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use codec::{AckKind, QoS};
 
-use crate::{Account, Amount, Dropped, Expires, ExpiringQueue, Link, MemoryKind, Message, NEVER};
+use crate::{
+    Account, Amount, Dropped, Expires, ExpiringQueue, Lack, Link, MemoryKind, Message, NEVER,
+    QueueLimit,
+};
 
 /// Subscription identifiers of the subscriptions that matched (MQTT-3.3.4-3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,7 +206,7 @@ impl Outgoing {
         self.live().bytes
     }
 
-    fn live(&self) -> Amount {
+    pub(crate) fn live(&self) -> Amount {
         self.waiting.as_ref().map_or_else(Amount::default, |waiting| waiting.live())
     }
 
@@ -515,10 +518,14 @@ impl Outgoing {
         }
     }
 
-    /// Would so many bytes more in the queue exceed the share of its owner?
-    pub(crate) fn lacks_room(&self, bytes: u64) -> bool {
-        self.account.as_ref().is_some_and(|account| {
-            account.lacks_room(MemoryKind::Queued, bytes + Delivery::ENTRY_BYTES)
+    /// Why would so many bytes more in the queue be too many for its owner, or its namespace?
+    pub(crate) fn shared_limit_reached(&self, bytes: u64) -> Option<QueueLimit> {
+        let account = self.account.as_ref()?;
+        let lack = account.lack(MemoryKind::Queued, bytes + Delivery::ENTRY_BYTES)?;
+        Some(match lack {
+            Lack::Limit => QueueLimit::Namespace,
+            Lack::Share => QueueLimit::Share,
+            Lack::Memory => QueueLimit::Memory,
         })
     }
 

@@ -3,8 +3,8 @@
 use codec::{Ack, AckKind, Property, Publish, QoS, Reason, Violation};
 
 use crate::{
-    Acked, Awaited, Delivery, Expires, Incoming, Link, LinkSettings, Message, NEVER, Origin,
-    Outgoing, Publishing, Rates, Respondent, Sent, Template, Terms,
+    Acked, Amount, Awaited, Delivery, Expires, Incoming, Link, LinkSettings, Message, NEVER,
+    Origin, Outgoing, Publishing, Rates, Respondent, Sent, Template, Terms,
 };
 
 /// What happens to a delivery when the queue of its session is full.
@@ -40,11 +40,50 @@ const PATIENCE_MS: u64 = 500;
 /// A client that takes as much in that time is not slow: its publishers are too fast, and wait on.
 const PACE_BYTES_MIN: u32 = 64 * 1024;
 
+/// The limit that a full queue has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum QueueLimit {
+    /// Of its messages.
+    Messages,
+    /// Of its bytes.
+    Bytes,
+    /// Of the memory for all queues, as divided between namespaces and owners.
+    Share,
+    /// Of what is queued in its namespace.
+    Namespace,
+    /// Of the memory of the process, which is short.
+    Memory,
+}
+
+impl QueueLimit {
+    pub const ALL: [Self; 5] =
+        [Self::Messages, Self::Bytes, Self::Share, Self::Namespace, Self::Memory];
+
+    /// The `limit` of events and metrics: a key of `[limits]`, or of a namespace.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Messages => "queued_messages_max",
+            Self::Bytes => "queued_bytes_max",
+            Self::Share => "queues_bytes_max",
+            Self::Namespace => "namespaces.queued_bytes_max",
+            Self::Memory => "memory_bytes_max",
+        }
+    }
+
+    /// What a queue lacks that holds so much and is to take so many bytes more, if it is full.
+    pub fn reached(queued: Amount, bytes: u64, limits: &QueueLimits) -> Option<Self> {
+        if queued.messages >= limits.messages_max {
+            return Some(Self::Messages);
+        }
+        (queued.bytes + bytes > limits.bytes_max).then_some(Self::Bytes)
+    }
+}
+
 /// Why a delivery was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dropped {
     /// The queue was full and the policy chose this one.
-    QueueFull,
+    QueueFull(QueueLimit),
     /// QoS 0 to a subscriber that reads too slowly.
     SlowSubscriber,
     /// QoS 0 to a session without a connection.
@@ -61,8 +100,12 @@ pub enum Dropped {
 
 impl Dropped {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::QueueFull,
+    pub const ALL: [Self; 11] = [
+        Self::QueueFull(QueueLimit::Messages),
+        Self::QueueFull(QueueLimit::Bytes),
+        Self::QueueFull(QueueLimit::Share),
+        Self::QueueFull(QueueLimit::Namespace),
+        Self::QueueFull(QueueLimit::Memory),
         Self::SlowSubscriber,
         Self::Offline,
         Self::Expired,
@@ -74,13 +117,35 @@ impl Dropped {
     /// The `reason` of journals, events and metrics.
     pub const fn word(self) -> &'static str {
         match self {
-            Self::QueueFull => "queue_full",
+            Self::QueueFull(_) => "queue_full",
             Self::SlowSubscriber => "slow_subscriber",
             Self::Offline => "offline",
             Self::Expired => "expired",
             Self::TooLarge => "too_large",
             Self::Denied => "denied",
             Self::Unlogged => "log_unavailable",
+        }
+    }
+
+    /// The limit that was the reason.
+    pub const fn limit(self) -> Option<QueueLimit> {
+        match self {
+            Self::QueueFull(limit) => Some(limit),
+            _ => None,
+        }
+    }
+
+    /// Its place in [`Dropped::ALL`].
+    pub const fn place(self) -> usize {
+        const LIMITS: usize = QueueLimit::ALL.len();
+        match self {
+            Self::QueueFull(limit) => limit as usize,
+            Self::SlowSubscriber => LIMITS,
+            Self::Offline => LIMITS + 1,
+            Self::Expired => LIMITS + 2,
+            Self::TooLarge => LIMITS + 3,
+            Self::Denied => LIMITS + 4,
+            Self::Unlogged => LIMITS + 5,
         }
     }
 }
@@ -92,13 +157,13 @@ pub enum Offered {
     Written,
     /// It waits in the queue.
     Queued,
-    /// It waits; so many of the oldest were dropped for it.
-    QueuedForOldest(u32),
+    /// It waits; so many of the oldest were dropped for it, at this limit.
+    QueuedForOldest(u32, QueueLimit),
     Dropped(Dropped),
-    /// Not taken: notify the publisher.
-    Refused,
-    /// Not taken: close the subscriber's connection.
-    Disconnect,
+    /// Not taken, at this limit: notify the publisher.
+    Refused(QueueLimit),
+    /// Not taken, at this limit: close the subscriber's connection.
+    Disconnect(QueueLimit),
 }
 
 /// What to do with a publish from the client.
@@ -295,7 +360,7 @@ impl Session {
     pub fn would_refuse(&self, message: &Message, limits: &QueueLimits) -> bool {
         limits.overflow == Overflow::Reject
             && !self.has_window()
-            && self.is_queue_full(message.heap_bytes() as u64, limits)
+            && self.limit_reached(message.heap_bytes() as u64, limits).is_some()
     }
 
     /// The message has been refused, as it [would be](Self::would_refuse).
@@ -303,15 +368,14 @@ impl Session {
         self.outgoing.count_refusal(message.heap_bytes() as u64);
     }
 
-    /// Is there no room for one more delivery of so many bytes in the queue of this session?
-    fn is_over(&self, bytes: u64, limits: &QueueLimits) -> bool {
-        self.outgoing.queued() >= limits.messages_max as usize
-            || self.outgoing.queued_bytes() + bytes > limits.bytes_max
+    /// Why is there no room for one more delivery of so many bytes in the queue of this session?
+    fn own_limit_reached(&self, bytes: u64, limits: &QueueLimits) -> Option<QueueLimit> {
+        QueueLimit::reached(self.outgoing.live(), bytes, limits)
     }
 
-    /// The same, or none among the queues of its account?
-    fn is_queue_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
-        self.is_over(bytes, limits) || self.outgoing.lacks_room(bytes)
+    /// The same, or why is there none among the queues of its account?
+    fn limit_reached(&self, bytes: u64, limits: &QueueLimits) -> Option<QueueLimit> {
+        self.own_limit_reached(bytes, limits).or_else(|| self.outgoing.shared_limit_reached(bytes))
     }
 
     /// Offers a delivery: written at once if the window is open, queued otherwise. The session
@@ -361,16 +425,16 @@ impl Session {
     }
 
     fn offer_to_queue(&mut self, delivery: Delivery, limits: &QueueLimits, now_ms: u64) -> Offered {
-        if !self.is_queue_full(delivery.bytes(), limits) {
+        let Some(reached) = self.limit_reached(delivery.bytes(), limits) else {
             self.outgoing.enqueue(delivery, now_ms);
             return Offered::Queued;
-        }
+        };
         self.outgoing.count_refusal(delivery.bytes());
         match limits.overflow {
-            Overflow::DropOldest => self.enqueue_for_oldest(delivery, limits, now_ms),
-            Overflow::DropNewest => Offered::Dropped(Dropped::QueueFull),
-            Overflow::Reject => Offered::Refused,
-            Overflow::Disconnect => Offered::Disconnect,
+            Overflow::DropOldest => self.enqueue_for_oldest(delivery, limits, reached, now_ms),
+            Overflow::DropNewest => Offered::Dropped(Dropped::QueueFull(reached)),
+            Overflow::Reject => Offered::Refused(reached),
+            Overflow::Disconnect => Offered::Disconnect(reached),
         }
     }
 
@@ -378,25 +442,27 @@ impl Session {
         &mut self,
         delivery: Delivery,
         limits: &QueueLimits,
+        reached: QueueLimit,
         now_ms: u64,
     ) -> Offered {
         let bytes = delivery.bytes();
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
         // Where others hold what its account lacks, a session takes as much as it gives up.
-        let makes_room = self.outgoing.queued_bytes() >= bytes || !self.outgoing.lacks_room(bytes);
+        let makes_room = self.outgoing.queued_bytes() >= bytes
+            || self.outgoing.shared_limit_reached(bytes).is_none();
         if !fits_at_all || !makes_room {
-            return Offered::Dropped(Dropped::QueueFull);
+            return Offered::Dropped(Dropped::QueueFull(reached));
         }
         let (mut dropped, mut freed) = (0, 0);
-        while self.is_queue_full(bytes, limits)
-            && (freed < bytes || self.is_over(bytes, limits))
+        while self.limit_reached(bytes, limits).is_some()
+            && (freed < bytes || self.own_limit_reached(bytes, limits).is_some())
             && let Some(oldest) = self.outgoing.dequeue()
         {
             dropped += 1;
             freed += oldest.bytes();
         }
         self.outgoing.enqueue(delivery, now_ms);
-        Offered::QueuedForOldest(dropped)
+        Offered::QueuedForOldest(dropped, reached)
     }
 
     fn offer_at_most_once(

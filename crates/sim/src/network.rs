@@ -225,7 +225,7 @@ impl World {
             Event::Dropped { client_id, reason, count } => {
                 return self.judge_drop(client_id, *reason, *count);
             }
-            Event::GroupDropped { group, count } if group.starts_with("$share/s/g/") => {
+            Event::GroupDropped { group, count, .. } if group.starts_with("$share/s/g/") => {
                 self.honest_dropped += count;
             }
             _ => {}
@@ -255,11 +255,12 @@ impl World {
     fn judge_drop(&mut self, client_id: &str, reason: Dropped, count: u64) -> Result<(), String> {
         self.oracle.trace.note(|| format!("{count} for {client_id} dropped: {reason:?}"));
         let is_honest = self.clients.iter().any(|client| *client.id == *client_id);
-        if !is_honest || !matches!(reason, Dropped::QueueFull | Dropped::Unlogged) {
+        let is_full = matches!(reason, Dropped::QueueFull(_));
+        if !is_honest || !is_full && reason != Dropped::Unlogged {
             return Ok(());
         }
         self.honest_dropped += count;
-        match reason == Dropped::QueueFull && self.mob.is_there() {
+        match is_full && self.mob.is_there() {
             true => Err(format!("{count} messages of {client_id} find no room")),
             false => Ok(()),
         }

@@ -2,7 +2,7 @@
 //! each of them, with how often it was, however often it is.
 
 use policy::{Action, Manner};
-use session::Dropped;
+use session::{Dropped, QueueLimit};
 
 use crate::clients::client::Client;
 use crate::groups::group_names::GroupName;
@@ -54,7 +54,7 @@ pub(crate) struct ShardNotices {
 #[derive(Debug)]
 pub(crate) enum Subject {
     /// Messages of a shared subscription were dropped.
-    Group { scope: Scope, key: u64, name: Box<str> },
+    Group { scope: Scope, key: u64, name: Box<str>, limit: Option<QueueLimit> },
     /// Retained messages were not kept; the topic is that of the first.
     RetainedRefused { scope: Scope, topic: Box<str> },
     /// The journal could not be read; the fault is the first.
@@ -167,20 +167,28 @@ impl Context {
     }
 
     pub(crate) fn note_group_dropped(&mut self, name: &GroupName, count: u64) {
-        self.metrics.dropped_group.add(count);
+        self.note_group_dropped_at(name, None, count);
+    }
+
+    /// The same, because its queue is full.
+    pub(crate) fn note_group_dropped_at(
+        &mut self,
+        name: &GroupName,
+        limit: Option<QueueLimit>,
+        count: u64,
+    ) {
+        self.metrics.count_group_dropped(limit, count);
         let text = format!("$share/{}/{}", name.share, name.filter);
-        self.note_of_shard(
-            Subject::Group { scope: name.scope, key: name.key, name: text.into() },
-            count,
-        );
+        let (scope, key, name) = (name.scope, name.key, text.into());
+        self.note_of_shard(Subject::Group { scope, key, name, limit }, count);
     }
 
     /// Tells what there is of the shard.
     pub(crate) fn report_shard_notices(&mut self) {
         for (subject, count) in std::mem::take(&mut self.notices.items) {
             let (scope, event) = match subject {
-                Subject::Group { scope, name: group, .. } => {
-                    (scope, Event::GroupDropped { group, count })
+                Subject::Group { scope, name: group, limit, .. } => {
+                    (scope, Event::GroupDropped { group, limit, count })
                 }
                 Subject::RetainedRefused { scope, topic } => {
                     (scope, Event::RetainedRefused { topic, count })
@@ -197,7 +205,9 @@ impl Context {
 impl Subject {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Group { key, .. }, Self::Group { key: other, .. }) => key == other,
+            (Self::Group { key, limit, .. }, Self::Group { key: other, limit: by, .. }) => {
+                key == other && limit == by
+            }
             (Self::RetainedRefused { scope, .. }, Self::RetainedRefused { scope: other, .. }) => {
                 scope == other
             }

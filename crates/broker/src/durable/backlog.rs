@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use session::{Delivery, Dropped, Lifetimes, Offered, Overflow};
+use session::{Delivery, Dropped, Lifetimes, Offered, Overflow, QueueLimit};
 use topic::FilterId;
 
 use super::eras::is_assigned;
@@ -34,7 +34,7 @@ impl Durable {
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
         client.drop_expired_in_journal(cx);
-        let is_full = client.exceeds_backlog(bytes);
+        let reached = client.backlog_limit_reached(bytes);
         let limits = client.limits.queue;
         let (Some(durable), Some(store)) =
             (client.durable.as_mut().expected(), self.store.as_mut().expected())
@@ -42,27 +42,35 @@ impl Durable {
             return false;
         };
         let fits_at_all = limits.messages_max > 0 && bytes <= limits.bytes_max;
-        if is_full && (limits.overflow != Overflow::DropOldest || !fits_at_all) {
+        if let Some(reached) = reached
+            && (limits.overflow != Overflow::DropOldest || !fits_at_all)
+        {
             store.skip(durable, serial);
             store.release_message(serial);
             let offered = match limits.overflow {
-                Overflow::Disconnect => Offered::Disconnect,
-                Overflow::Reject => Offered::Refused,
-                _ => Offered::Dropped(Dropped::QueueFull),
+                Overflow::Disconnect => Offered::Disconnect(reached),
+                Overflow::Reject => Offered::Refused(reached),
+                _ => Offered::Dropped(Dropped::QueueFull(reached)),
             };
             client.after_offer(cx, sent, offered);
             return false;
         }
         durable.count_in(serial, bytes, delivery.message.expires_at_ms(), now_ms);
         client.after_offer(cx, sent, Offered::Queued);
-        if is_full {
-            self.drop_oldest(cx, client, router);
+        if let Some(reached) = reached {
+            self.drop_oldest(cx, client, router, reached);
         }
         true
     }
 
     /// Makes room in a full backlog.
-    fn drop_oldest(&mut self, cx: &mut Context, client: &mut Client, router: &Router) {
+    fn drop_oldest(
+        &mut self,
+        cx: &mut Context,
+        client: &mut Client,
+        router: &Router,
+        reached: QueueLimit,
+    ) {
         loop {
             let limits = client.limits.queue;
             let Some(durable) = client.durable.as_ref().expected() else { return };
@@ -78,7 +86,7 @@ impl Durable {
             let was_live = store.leave_queue(durable, serial);
             store.release_message(serial);
             if was_live {
-                client.note_dropped(cx, Dropped::QueueFull);
+                client.note_dropped(cx, Dropped::QueueFull(reached));
             }
         }
     }
@@ -267,9 +275,8 @@ impl Client {
         self.note_expired(cx, expired);
     }
 
-    fn exceeds_backlog(&self, bytes: u64) -> bool {
-        let durable = self.durable.as_ref();
-        durable.is_some_and(|durable| durable.is_full(bytes, &self.limits.queue))
+    fn backlog_limit_reached(&self, bytes: u64) -> Option<QueueLimit> {
+        self.durable.as_ref()?.limit_reached(bytes, &self.limits.queue)
     }
 
     /// Deliveries that wait in the journal.

@@ -514,7 +514,8 @@ impl Client {
                     || message.qos() == QoS::ExactlyOnce
                     || durable.is_behind =>
             {
-                let is_full = durable.is_full(message.heap_bytes() as u64, limits);
+                let bytes = message.heap_bytes() as u64;
+                let is_full = durable.limit_reached(bytes, limits).is_some();
                 let is_open = !durable.is_behind && self.session.has_window();
                 limits.overflow == Overflow::Reject && is_full && !is_open
             }

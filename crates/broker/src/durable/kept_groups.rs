@@ -20,7 +20,7 @@ use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::flow::work::Task;
 use crate::groups::group_names::GroupName;
-use crate::groups::share::{exceeds, less};
+use crate::groups::share::{exceeded, less};
 use crate::groups::table::{Group, Groups};
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
 use crate::limits::ledger::NOBODY;
@@ -480,21 +480,22 @@ impl Store {
         limits: &QueueLimits,
     ) {
         self.drop_group_expired(cx, id);
-        let is_over = |kept: &KeptQueue| exceeds(kept.undispatched(), limits);
-        if !self.groups.get(id).is_some_and(is_over) {
+        let over = |kept: &KeptQueue| exceeded(kept.undispatched(), limits);
+        if self.groups.get(id).and_then(over).is_none() {
             return;
         }
         self.drop_returned_expired(cx, id);
-        let mut dropped = 0;
+        let (mut dropped, mut at_limit) = (0, None);
         while let Some(kept) = self.groups.get_mut(id)
-            && is_over(kept)
+            && let Some(limit) = over(kept)
             && let Some((serial, was_live)) = kept.take_one(limits)
         {
+            at_limit = Some(limit);
             self.finish_for_group(id, serial, true);
             dropped += u64::from(was_live);
         }
         if dropped > 0 {
-            cx.note_group_dropped(name, dropped);
+            cx.note_group_dropped_at(name, at_limit, dropped);
         }
     }
 

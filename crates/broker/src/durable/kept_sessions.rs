@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use codec::{Packet, Reason, SubscribeOptions, Version};
-use session::{Amount, Lifetimes, NEVER, QueueLimits};
+use session::{Amount, Lifetimes, NEVER, QueueLimit, QueueLimits};
 use storage::{AppendError, Level, Position};
 
 use super::eras::{Change, Eras};
@@ -145,9 +145,10 @@ impl KeptSession {
         self.queued_bytes = self.queued_bytes.saturating_sub(gone.bytes);
     }
 
-    /// Is there no room for one more delivery of so many bytes?
-    pub(crate) const fn is_full(&self, bytes: u64, limits: &QueueLimits) -> bool {
-        self.queued >= limits.messages_max || self.queued_bytes + bytes > limits.bytes_max
+    /// Why is there no room for one more delivery of so many bytes?
+    pub(crate) fn limit_reached(&self, bytes: u64, limits: &QueueLimits) -> Option<QueueLimit> {
+        let waiting = Amount { messages: self.queued, bytes: self.queued_bytes };
+        QueueLimit::reached(waiting, bytes, limits)
     }
 
     /// Is a will of it written down?

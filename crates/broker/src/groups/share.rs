@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use codec::QoS;
-use session::{Amount, Delivery, Dropped, Message, NEVER, Offered, QueueLimits, Sent, Terms};
+use session::{Amount, Delivery, Dropped, Message, NEVER, Offered, QueueLimit, QueueLimits, Sent, Terms};
 use smallvec::SmallVec;
 use topic::FilterId;
 
@@ -536,14 +536,15 @@ impl Group {
         cx.drop_group_expired(self);
         let kept = self.kept.map(|kept| durable.waiting_amount(kept)).unwrap_or_default();
         let limits = less(&cx.shared.settings.share_queue, kept);
-        let mut dropped = 0;
-        while exceeds(self.waiting_here(), &limits)
+        let (mut dropped, mut at_limit) = (0, None);
+        while let Some(limit) = exceeded(self.waiting_here(), &limits)
             && let Some(was_live) = self.drop_one(limits.overflow)
         {
+            at_limit = Some(limit);
             dropped += u64::from(was_live);
         }
         if dropped > 0 {
-            cx.note_group_dropped(&self.name, dropped);
+            cx.note_group_dropped_at(&self.name, at_limit, dropped);
         }
     }
 
@@ -678,9 +679,12 @@ pub(crate) const fn less(limits: &QueueLimits, elsewhere: Amount) -> QueueLimits
     }
 }
 
-/// Is that more than the limits allow?
-pub(crate) const fn exceeds(waiting: Amount, limits: &QueueLimits) -> bool {
-    waiting.messages > limits.messages_max || waiting.bytes > limits.bytes_max
+/// The limit of which that is more.
+pub(crate) const fn exceeded(waiting: Amount, limits: &QueueLimits) -> Option<QueueLimit> {
+    if waiting.messages > limits.messages_max {
+        return Some(QueueLimit::Messages);
+    }
+    if waiting.bytes > limits.bytes_max { Some(QueueLimit::Bytes) } else { None }
 }
 
 /// Is it worth while to try again?

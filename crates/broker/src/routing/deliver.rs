@@ -71,7 +71,7 @@ const RETAINED_FRESH_MAX: usize = 1000;
 
 pub(crate) fn count_dropped(metrics: &Metrics, reason: Dropped, count: u64) {
     match reason {
-        Dropped::QueueFull => metrics.dropped_queue_full.add(count),
+        Dropped::QueueFull(limit) => metrics.dropped_queue_full.add(limit as usize, count),
         Dropped::SlowSubscriber => metrics.dropped_slow.add(count),
         Dropped::Offline => metrics.dropped_offline.add(count),
         Dropped::Expired => metrics.dropped_expired.add(count),
@@ -489,16 +489,16 @@ impl Client {
         match offered {
             Offered::Written => {}
             Offered::Queued => self.note_queued(cx),
-            Offered::QueuedForOldest(dropped) => {
+            Offered::QueuedForOldest(dropped, limit) => {
                 self.note_queued(cx);
                 for _ in 0..dropped {
-                    self.note_dropped(cx, Dropped::QueueFull);
+                    self.note_dropped(cx, Dropped::QueueFull(limit));
                 }
             }
             Offered::Dropped(reason) => self.note_dropped(cx, reason),
-            Offered::Refused => self.note_dropped(cx, Dropped::QueueFull),
-            Offered::Disconnect => {
-                self.note_dropped(cx, Dropped::QueueFull);
+            Offered::Refused(limit) => self.note_dropped(cx, Dropped::QueueFull(limit)),
+            Offered::Disconnect(limit) => {
+                self.note_dropped(cx, Dropped::QueueFull(limit));
                 // Without a connection there is nothing to end, and the next one is innocent.
                 if self.is_connected() {
                     cx.doomed.push((self.key.slot(), Ended::QueueFull));
@@ -553,7 +553,7 @@ impl Client {
 
     fn note_several_dropped(&mut self, cx: &mut Context, reason: Dropped, count: u64) {
         debug_assert!(
-            reason != Dropped::QueueFull || self.next_copy_expires_ms() > cx.now_ms,
+            reason.limit().is_none() || self.next_copy_expires_ms() > cx.now_ms,
             "a copy that has expired takes room (MQTT-3.3.2-5)"
         );
         count_dropped(&cx.metrics, reason, count);

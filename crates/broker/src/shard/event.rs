@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use codec::{Reason, Version, Violation};
-use session::Dropped;
+use session::{Dropped, QueueLimit};
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,6 +249,8 @@ pub enum Event {
     /// Messages of a shared group were dropped.
     GroupDropped {
         group: Box<str>,
+        /// Of its queue, if that was full.
+        limit: Option<QueueLimit>,
         count: u64,
     },
 }

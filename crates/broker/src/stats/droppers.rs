@@ -13,8 +13,8 @@ use crate::Scope;
 use crate::command::DropsView;
 
 /// Clients that are remembered. Another one takes the row of the client with the fewest drops. A
-/// row has 112 bytes and the client ID: with IDs of 256 bytes, the default of
-/// `limits.client_id_bytes_max`, all of them have 23 KiB a shard.
+/// row has 144 bytes and the client ID: with IDs of 256 bytes, the default of
+/// `limits.client_id_bytes_max`, all of them have 25 KiB a shard.
 const DROPPERS_MAX: usize = 64;
 
 /// A client without a drop for so long is forgotten.
@@ -66,7 +66,7 @@ impl Droppers {
         };
         let row = &mut self.rows[place];
         row.last_ms = now_ms;
-        row.messages[reason as usize] += count;
+        row.messages[reason.place()] += count;
         row.total += count;
     }
 
@@ -125,6 +125,7 @@ mod tests {
     use super::*;
 
     const FIRST: Scope = Scope::FIRST;
+    const FULL: Dropped = Dropped::QueueFull(session::QueueLimit::Share);
 
     fn totals(droppers: &Droppers, now_ms: u64) -> Vec<(String, u64)> {
         let rows = droppers.look(None, now_ms).into_iter();
@@ -139,13 +140,13 @@ mod tests {
         for number in 0..10 * DROPPERS_MAX as u64 {
             let name = format!("c{number}");
             droppers.count((FIRST, &name), Dropped::Expired, 1, number);
-            droppers.count((FIRST, "heavy"), Dropped::QueueFull, 1, number);
+            droppers.count((FIRST, "heavy"), FULL, 1, number);
         }
         let rows = droppers.look(None, 1000);
         assert_eq!(rows.len(), DROPPERS_MAX);
         let heavy = rows.iter().find(|row| &*row.client_id == "heavy").unwrap();
         let of = |reason| heavy.messages.iter().find(|(it, _)| *it == reason).unwrap().1;
-        assert_eq!((of(Dropped::SlowSubscriber), of(Dropped::QueueFull)), (10, 640));
+        assert_eq!((of(Dropped::SlowSubscriber), of(FULL)), (10, 640));
         assert_eq!((of(Dropped::Expired), heavy.first_ms, heavy.last_ms), (0, 0, 639));
         let newest = format!("c{}", 10 * DROPPERS_MAX - 1);
         assert!(rows.iter().any(|row| *row.client_id == *newest), "a new one always gets a row");

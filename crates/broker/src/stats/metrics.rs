@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use session::{Control, Controls, Sent};
+use session::{Control, Controls, QueueLimit, Sent};
 
 /// A number with a single writer: adding is a plain load and store.
 #[derive(Debug, Default)]
@@ -236,8 +236,8 @@ metrics! {
         "Publishes with an invalid traceparent. They are passed on unchanged, without a span.";
     publishes_refused: Counter "quelea_publishes_refused_total",
         "Publishes that were refused because a queue, quota or the memory is full (0x97).";
-    dropped_queue_full: Counter "quelea_messages_dropped_total" ["reason=\"queue_full\""],
-        "deliveries for which the queue of the session was full";
+    dropped_queue_full: Counter "quelea_messages_dropped_total" by QUEUE_FULL,
+        "deliveries for which the queue of the session was full, at this limit";
     dropped_slow: Counter "quelea_messages_dropped_total" ["reason=\"slow_subscriber\""],
         "QoS 0 deliveries to a subscriber that reads too slowly";
     dropped_offline: Counter "quelea_messages_dropped_total" ["reason=\"offline\""],
@@ -250,8 +250,9 @@ metrics! {
         "queued deliveries that the access rules no longer allow";
     dropped_unlogged: Counter "quelea_messages_dropped_total" ["reason=\"log_unavailable\""],
         "QoS 2 deliveries to persistent sessions whose packet IDs could not be logged";
-    dropped_group: Counter "quelea_messages_dropped_total" ["reason=\"shared_group\""],
-        "messages of a shared subscription that no member could accept while its queue was full";
+    dropped_group: Counter "quelea_messages_dropped_total" by GROUP,
+        "messages of a shared subscription that no member could accept, with the limit of a full \
+         queue";
     retained: Gauge "quelea_retained_messages",
         "Retained messages of clients.";
     retained_bytes: Gauge "quelea_retained_bytes",
@@ -314,12 +315,34 @@ impl Metrics {
         }
     }
 
+    /// Messages of a shared group were dropped, at a limit of its queue or for another reason.
+    pub(crate) fn count_group_dropped(&self, limit: Option<QueueLimit>, count: u64) {
+        let other = GROUP.len() - 1;
+        self.dropped_group.add(limit.map_or(other, |limit| limit as usize), count);
+    }
+
     fn count_all_controls(&self, controls: Controls) {
         for (index, count) in controls.counts().enumerate().filter(|(_, count)| *count > 0) {
             self.controls_sent.add(index, count);
         }
     }
 }
+
+/// In the order of [`QueueLimit::ALL`].
+const QUEUE_FULL: [&str; QueueLimit::ALL.len()] = [
+    "reason=\"queue_full\",limit=\"queued_messages_max\"",
+    "reason=\"queue_full\",limit=\"queued_bytes_max\"",
+    "reason=\"queue_full\",limit=\"queues_bytes_max\"",
+    "reason=\"queue_full\",limit=\"namespaces.queued_bytes_max\"",
+    "reason=\"queue_full\",limit=\"memory_bytes_max\"",
+];
+
+/// Those that a group's queue has, in the order of [`QueueLimit::ALL`], and none.
+const GROUP: [&str; 3] = [
+    "reason=\"shared_group\",limit=\"queued_messages_max\"",
+    "reason=\"shared_group\",limit=\"queued_bytes_max\"",
+    "reason=\"shared_group\"",
+];
 
 const QOS: [&str; 3] = ["qos=\"0\"", "qos=\"1\"", "qos=\"2\""];
 
@@ -360,8 +383,15 @@ mod tests {
     #[test]
     fn every_reason_of_a_dropped_message_is_a_label() {
         let labels: Vec<&str> = Metrics::descriptions().iter().map(|metric| metric.label).collect();
-        for reason in session::Dropped::ALL {
-            assert!(labels.contains(&&*format!("reason=\"{}\"", reason.word())), "{reason:?}");
+        for (place, reason) in session::Dropped::ALL.into_iter().enumerate() {
+            let limit = reason.limit().map(|limit| format!(",limit=\"{}\"", limit.word()));
+            let label = format!("reason=\"{}\"{}", reason.word(), limit.unwrap_or_default());
+            assert!(labels.contains(&&*label), "{reason:?}");
+            assert_eq!(reason.place(), place);
+        }
+        for (place, limit) in QueueLimit::ALL.into_iter().enumerate() {
+            assert!(QUEUE_FULL[place].contains(limit.word()));
+            assert!(place > 1 || GROUP[place].contains(limit.word()));
         }
     }
 }

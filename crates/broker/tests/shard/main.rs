@@ -5,6 +5,7 @@ mod broadcast;
 mod changed;
 mod commands;
 mod credit_windows;
+mod drops;
 mod durable;
 mod ends;
 mod expiring;

@@ -178,7 +178,7 @@ fn the_queue_of_a_group_drops_its_oldest_and_says_so() {
     assert_eq!(lab.total(|m| &m.dropped_group), 3);
     lab.pass_secs(1);
     let reported = lab.events.iter().filter_map(|event| match event {
-        Event::GroupDropped { group, count } => Some((&**group, *count)),
+        Event::GroupDropped { group, count, .. } => Some((&**group, *count)),
         _ => None,
     });
     assert_eq!(reported.collect::<Vec<_>>(), [("$share/g/t", 3)]);

@@ -104,6 +104,7 @@ pub(super) const CLIENT_DROPS: &[Column] = &[
     Column("CLIENT", "client_id"),
     Column("MESSAGES", "messages"),
     Column("MOST BY", "reason"),
+    Column("LIMIT", "limit"),
     Column("SINCE (S)", "first_drop_secs"),
     Column("LAST (S)", "last_drop_secs"),
 ];
@@ -115,5 +116,9 @@ pub(super) const ALARMS: &[Column] = &[
     Column("DETAIL", "detail"),
 ];
 
-pub(super) const DROPS: &[Column] =
-    &[Column("REASON", "reason"), Column("MESSAGES", "messages"), Column("MEANING", "meaning")];
+pub(super) const DROPS: &[Column] = &[
+    Column("REASON", "reason"),
+    Column("LIMIT", "limit"),
+    Column("MESSAGES", "messages"),
+    Column("MEANING", "meaning"),
+];

@@ -26,7 +26,7 @@ const amount = (value, unit) => (unit.startsWith("bytes") ? bytes(value) : numbe
 const isRate = (row) => row.unit.endsWith("per second");
 
 function share(row) {
-  if (row.max == null || isRate(row)) return html`<span class="dim">–</span>`;
+  if (row.max == null || row.used == null || isRate(row)) return html`<span class="dim">–</span>`;
   const part = row.used / row.max;
   const text = `${Math.round(part * 100)} %`;
   return part < NEARLY ? text : html`<${Badge} kind=${part < 1 ? "warn" : "bad"}>${text}<//>`;
@@ -36,7 +36,7 @@ const columns = (kind) => [
   kind !== "broker" && { title: kind === "listener" ? "Listener" : "Namespace", cell: (row) => html`<span class="mono">${row.owner}</span>` },
   { title: "Limit", wide: true, sort: (row) => row.name, cell: (row) => html`<span class="mono">${row.name}</span>` },
   { title: "Most", num: true, sort: (row) => row.max, cell: (row) => (row.max == null ? "none" : amount(row.max, row.unit)) },
-  { title: "Used", num: true, sort: (row) => row.used, cell: (row) => (isRate(row) ? html`<span class="dim">–</span>` : amount(row.used, row.unit)) },
+  { title: "Used", num: true, sort: (row) => row.used, cell: (row) => (row.used == null || isRate(row) ? html`<span class="dim">–</span>` : amount(row.used, row.unit)) },
   { title: "Share", num: true, cell: share },
   { title: "Refused", num: true, sort: (row) => row.refused, cell: (row) => (row.refused == null ? html`<span class="dim">–</span>` : amount(row.refused, "")) },
 ].filter(Boolean);

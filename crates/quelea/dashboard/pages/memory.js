@@ -31,7 +31,7 @@ export function Memory() {
         <//>`}
       ${drops && html`
         <${Section} title="Dropped messages" note="since the start">
-          <${Table} label="Drops" rows=${drops} keyOf=${(row) => row.reason} columns=${DROPS} />
+          <${Table} label="Drops" rows=${drops} keyOf=${(row) => `${row.reason} ${row.limit}`} columns=${DROPS} />
         <//>`}
       ${losers.problem && html`<${Fault} problem=${losers.problem} />`}
       ${losers.data && html`
@@ -52,7 +52,8 @@ const OWNERS = [
   amount("Unsent", "unsent_bytes"), amount("In the log", "logged_bytes"),
 ];
 
-const why = ({ reason, messages }) => `${reason.replaceAll("_", " ")} ${number(messages)}`;
+const cause = ({ reason, limit }) => reason.replaceAll("_", " ") + (limit ? ` (${limit})` : "");
+const why = (row) => `${cause(row)} ${number(row.messages)}`;
 
 const LOSERS = [
   { title: "Client ID", wide: true, sort: (row) => row.client_id, cell: (row) => html`<a class="mono" href=${clientHref(row.namespace, row.client_id)}>${row.client_id || "(empty)"}</a>` },
@@ -64,7 +65,7 @@ const LOSERS = [
 ];
 
 const DROPS = [
-  { title: "Reason", sort: (row) => row.reason, cell: (row) => row.reason.replaceAll("_", " ") },
+  { title: "Reason", sort: cause, cell: cause },
   { title: "Messages", num: true, sort: (row) => row.messages, cell: (row) => (row.messages > 0 ? html`<strong>${number(row.messages)}</strong>` : "0") },
   { title: "Meaning", wide: true, sort: (row) => row.meaning, cell: (row) => row.meaning },
 ];

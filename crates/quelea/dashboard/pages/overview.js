@@ -71,7 +71,10 @@ function Charts({ data }) {
   const [inQos, outQos] = [byQos("quelea_publishes_received_total"), byQos("quelea_publishes_sent_total")];
   const dropped = family(data, DROPS, "reason")
     .filter(([full]) => last(data, full) > 0)
-    .map(([full, reason]) => [reason.replaceAll("_", " "), full]);
+    .map(([full, reason]) => {
+      const limit = full.match(/\blimit="([^"]*)"/)?.[1];
+      return [reason.replaceAll("_", " ") + (limit ? ` (${limit})` : ""), full];
+    });
   const memory = family(data, "quelea_held_bytes", "kind")
     .filter(([, kind]) => kind !== "logged").map(([full, kind]) => [kind, full]);
   const chart = (title, unit, lines, format) =>

@@ -1,10 +1,11 @@
 //! The limits of the broker, of listeners and of namespaces: what is used of them, and how often
 //! they were reached.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use broker::{Metrics, Quota};
-use session::MemoryKind;
+use session::{MemoryKind, QueueLimit};
 
 use super::route::Outcome;
 use super::schema::{Rows, record};
@@ -25,8 +26,9 @@ record! {
         unit: String,
         /// The limit; null: none.
         max: Option<u64>,
-        /// Present use. Of an amount per second: the sum since the start.
-        used: u64,
+        /// Present use. Of an amount per second: the sum since the start. Null: each session has
+        /// its own.
+        used: Option<u64>,
         /// Number of refusals, closed connections or pauses since the start; null: not counted.
         refused: Option<u64>,
     }
@@ -49,7 +51,7 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
     let limits = &api.facts.config.limits;
     let total = |figure: fn(&Metrics) -> &broker::Counter| Some(shared.total(figure));
     let held = |kind: MemoryKind| shared.ledger.bytes(kind);
-    let row = |name: &str, unit: &str, max: u64, used: u64, refused: Option<u64>| LimitUse {
+    let row_of = |name: &str, unit: &str, max: u64, used: Option<u64>, refused| LimitUse {
         kind: "broker".to_owned(),
         owner: String::new(),
         name: name.to_owned(),
@@ -57,6 +59,22 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
         max: is_set(max).then_some(max),
         used,
         refused,
+    };
+    let row = |name: &str, unit: &str, max: u64, used: u64, refused: Option<u64>| {
+        row_of(name, unit, max, Some(used), refused)
+    };
+    // Of sessions and of shared groups.
+    let dropped = |limit: QueueLimit| {
+        let of = |metrics: &Arc<Metrics>| {
+            let groups = match limit {
+                QueueLimit::Messages | QueueLimit::Bytes => {
+                    metrics.dropped_group.of(limit as usize)
+                }
+                _ => 0,
+            };
+            metrics.dropped_queue_full.of(limit as usize) + groups
+        };
+        shared.metrics.iter().map(of).sum::<u64>()
     };
     let connections = shared.total(|metrics| &metrics.connections);
     let mut rows = vec![
@@ -72,7 +90,7 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
             "bytes",
             limits.memory_bytes_max,
             resident_bytes().unwrap_or_default(),
-            total(|metrics| &metrics.memory_cuts),
+            total(|metrics| &metrics.memory_cuts).map(|cuts| cuts + dropped(QueueLimit::Memory)),
         ),
         row(
             "limits.sessions_bytes_max",
@@ -86,7 +104,21 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
             "bytes",
             limits.queues_bytes_max,
             held(MemoryKind::Queued),
-            total(|metrics| &metrics.dropped_queue_full),
+            Some(dropped(QueueLimit::Share)),
+        ),
+        row_of(
+            "limits.queued_messages_max",
+            "messages",
+            limits.queued_messages_max.into(),
+            None,
+            Some(dropped(QueueLimit::Messages)),
+        ),
+        row_of(
+            "limits.queued_bytes_max",
+            "bytes",
+            limits.queued_bytes_max,
+            None,
+            Some(dropped(QueueLimit::Bytes)),
         ),
         row(
             "limits.retained_messages_max",
@@ -126,7 +158,7 @@ fn of_listeners(api: &Api) -> impl Iterator<Item = LimitUse> {
             name: "connections_max".to_owned(),
             unit: "connections".to_owned(),
             max: Some(max),
-            used: counts.connections.load(Ordering::Relaxed).into(),
+            used: Some(counts.connections.load(Ordering::Relaxed).into()),
             refused: None,
         })
     })
@@ -144,7 +176,7 @@ fn of_namespaces(api: &Api) -> impl Iterator<Item = LimitUse> {
                 name: quota.as_str().to_owned(),
                 unit: unit_of(quota).to_owned(),
                 max: Some(max),
-                used: view.space.count(quota),
+                used: Some(view.space.count(quota)),
                 refused: Some(view.space.refused(quota)),
             })
         });

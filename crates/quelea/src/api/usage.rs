@@ -58,6 +58,8 @@ record! {
     Drops {
         /// The reason, as in metrics and events.
         reason: String,
+        /// The key of the limit that a full queue has reached; null: another reason.
+        limit: Option<String>,
         /// Number of messages since the start.
         messages: u64,
         /// The meaning of the reason.
@@ -76,6 +78,8 @@ record! {
         messages: u64,
         /// The reason of most of them, as in metrics and events.
         reason: String,
+        /// The key of the limit for that reason; null: none.
+        limit: Option<String>,
         /// All reasons, the most frequent first.
         reasons: Vec<DropReason>,
         /// Seconds since its first drop was reported.
@@ -90,6 +94,8 @@ record! {
     DropReason {
         /// The reason, as in metrics and events.
         reason: String,
+        /// The key of the limit that a full queue has reached; null: another reason.
+        limit: Option<String>,
         /// Number of messages.
         messages: u64,
     }
@@ -135,7 +141,8 @@ pub(crate) fn drops(api: &Api) -> Outcome {
             match items.get_mut(place) {
                 Some(known) => known.messages += messages,
                 None => items.push(Drops {
-                    reason: reason_of(metric.label).to_owned(),
+                    reason: value_of(metric.label, "reason").unwrap_or_default(),
+                    limit: value_of(metric.label, "limit"),
                     messages,
                     meaning: metric.help.to_owned(),
                 }),
@@ -169,7 +176,11 @@ impl ClientDrops {
     fn of(api: &Api, view: DropsView, now_ms: u64) -> Self {
         let counted = view.messages.into_iter().filter(|(_, messages)| *messages > 0);
         let mut reasons: Vec<_> = counted
-            .map(|(reason, messages)| DropReason { reason: reason.word().to_owned(), messages })
+            .map(|(dropped, messages)| DropReason {
+                reason: dropped.word().to_owned(),
+                limit: dropped.limit().map(|limit| limit.word().to_owned()),
+                messages,
+            })
             .collect();
         reasons.sort_by_key(|it| std::cmp::Reverse(it.messages));
         let secs_since = |ms: u64| now_ms.saturating_sub(ms) / 1000;
@@ -178,6 +189,7 @@ impl ClientDrops {
             client_id: view.client_id.into(),
             messages: reasons.iter().map(|it| it.messages).sum(),
             reason: reasons.first().map(|it| it.reason.clone()).unwrap_or_default(),
+            limit: reasons.first().and_then(|it| it.limit.clone()),
             reasons,
             first_drop_secs: secs_since(view.first_ms),
             last_drop_secs: secs_since(view.last_ms),
@@ -185,9 +197,11 @@ impl ClientDrops {
     }
 }
 
-/// `reason="expired"` is `expired`.
-fn reason_of(label: &str) -> &str {
-    label.split('"').nth(1).unwrap_or(label)
+/// Of `reason="expired"`, the reason is `expired`.
+fn value_of(labels: &str, name: &str) -> Option<String> {
+    let mut all = labels.split("\",").filter_map(|label| label.split_once("=\""));
+    let (_, value) = all.find(|(own, _)| *own == name)?;
+    Some(value.trim_end_matches('"').to_owned())
 }
 
 #[cfg(test)]
@@ -195,11 +209,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_a_word() {
-        assert_eq!(reason_of("reason=\"expired\""), "expired");
+    fn each_reason_has_a_word_and_each_full_queue_its_limit() {
+        let text = |value: &str| Some(value.to_owned());
+        assert_eq!(value_of("reason=\"expired\"", "reason"), text("expired"));
+        assert_eq!(value_of("reason=\"expired\"", "limit"), None);
+        let both = "reason=\"queue_full\",limit=\"queued_bytes_max\"";
+        assert_eq!(value_of(both, "reason"), text("queue_full"));
+        assert_eq!(value_of(both, "limit"), text("queued_bytes_max"));
         let own = Metrics::descriptions().iter();
         let mut dropped = own.filter(|it| it.name == "quelea_messages_dropped_total").peekable();
         assert!(dropped.peek().is_some());
-        assert!(dropped.all(|metric| reason_of(metric.label) != metric.label));
+        assert!(dropped.all(|metric| value_of(metric.label, "reason").is_some()));
     }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use broker::{Ended, Event, ReportedFilters};
 use codec::Reason;
 use serde_json::{Value, json};
+use session::QueueLimit;
 
 use super::table::{self, EventKind};
 use base::shown;
@@ -191,10 +192,12 @@ fn data_of(event: &Event) -> Value {
         Event::Subscribed { filters, .. } => filters_of(filters, true),
         Event::Unsubscribed { filters, .. } => filters_of(filters, false),
         Event::Dropped { reason, count, .. } => {
-            json!({ "group": null, "reason": reason.word(), "count": count })
+            let limit = reason.limit().map(QueueLimit::word);
+            json!({ "group": null, "reason": reason.word(), "limit": limit, "count": count })
         }
-        Event::GroupDropped { group, count } => {
-            json!({ "group": group, "reason": "shared_group", "count": count })
+        Event::GroupDropped { group, limit, count } => {
+            let limit = limit.map(QueueLimit::word);
+            json!({ "group": group, "reason": "shared_group", "limit": limit, "count": count })
         }
         Event::Denied { action, topic, rule, count, .. } => {
             json!({ "action": action, "topic": topic, "rule": rule, "count": count })
@@ -356,7 +359,8 @@ pub(super) mod tests {
         events.extend([
             Event::SessionExpired { client_id: client_id.clone(), username: username.clone() },
             Event::SessionPurged { client_id: client_id.clone(), username },
-            Event::GroupDropped { group: "g".into(), count: 1 },
+            Event::GroupDropped { group: "g".into(), limit: None, count: 1 },
+            Event::GroupDropped { group: "g".into(), limit: Some(QueueLimit::Bytes), count: 1 },
             Event::RetainedRefused { topic, count: 1 },
             Event::JournalUnreadable { shard: 3, fault, count: 1 },
             Event::NotKept { client_id: client_id.clone(), error: error.clone() },

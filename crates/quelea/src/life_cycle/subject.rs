@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use broker::Event;
+use session::QueueLimit;
 use tracing::Level;
 
 use super::happened::client_of;
@@ -67,8 +68,12 @@ impl Subject {
     ) -> Option<(Self, u64)> {
         let (about, (level, text)) = (kind.about?, kind.line?);
         let (group, what, count): (&str, Cow<'static, str>, u64) = match event {
-            Event::Dropped { reason, count, .. } => ("", reason.word().into(), *count),
-            Event::GroupDropped { group, count } => (group, "shared_group".into(), *count),
+            Event::Dropped { reason, count, .. } => {
+                ("", at_limit(reason.word(), reason.limit()), *count)
+            }
+            Event::GroupDropped { group, limit, count } => {
+                (group, at_limit("shared_group", *limit), *count)
+            }
             Event::Denied { action, count, .. } => ("", (*action).into(), *count),
             Event::Disconnected { ended, .. } => ("", ended.word(), 1),
             Event::Refused { count, .. }
@@ -89,4 +94,9 @@ impl Subject {
         };
         Some((subject, count))
     }
+}
+
+/// A reason, with the limit of a full queue.
+fn at_limit(reason: &'static str, limit: Option<QueueLimit>) -> Cow<'static, str> {
+    limit.map_or(reason.into(), |limit| format!("{reason} ({})", limit.word()).into())
 }

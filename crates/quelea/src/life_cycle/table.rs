@@ -152,9 +152,9 @@ kinds! {
     .limited(About::Lost).on_sys();
     DROPPED = EventKind::new(
         "messages.dropped",
-        "namespace, client_id, group, reason, count",
-        "Deliveries to a client or a shared group were dropped. `reason` is that of the metric \
-         `quelea_messages_dropped_total`.",
+        "namespace, client_id, group, reason, limit, count",
+        "Deliveries to a client or a shared group were dropped. `reason` and `limit` are those of \
+         the metric `quelea_messages_dropped_total`. `limit`: the key that a full queue has reached.",
     )
     .logged(Level::WARN, "messages dropped").limited(About::Lost).on_sys();
     REFUSED = EventKind::new(
