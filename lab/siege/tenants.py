@@ -150,7 +150,8 @@ for level in ("fsync", "memory"):
 
 
 # What the late tenant asks for: less than is reserved for each of three in each log.
-LATE = {"sessions": 6, "stored": 800, "kept": 400}
+LATE = {"sessions": 6, "stored": 300, "kept": 200}
+FILL_ROUNDS_MAX, FULL_REFUSALS = 20, 200
 
 
 def late_tenant_is_served(outcome):
@@ -166,19 +167,23 @@ def late_tenant_is_served(outcome):
 
 @cases.case("log-space-of-a-late-tenant", "150 users of a namespace that fill the logs with queues and"
             " retained messages, and then the first clients of another namespace",
-            config=TENANTS.replace('memory_bytes_max = "96MiB"', 'memory_bytes_max = "256MiB"'),
+            config=TENANTS.replace('"96MiB"', '"256MiB"').replace('"64MiB"', '"16MiB"'),
             peak_mib=270, alone=True, expect=late_tenant_is_served)  # fmt: skip
 def late_tenant(field):
     names = ["refused", *LATE, "left", "hogs_sent", "hogs_refused", "hogs_cut"]
     facts = dict.fromkeys(names, 0)
     peers = [(number, enter(field, number)) for number in range(field.pick(150, 30))]
     peers = [(number, peer) for number, peer in peers if peer is not None]
-    field.begin()
     works = [functools.partial(fill_everything, field, peers[first::THREADS], facts)
              for first in range(THREADS)]  # fmt: skip
-    threads = [threading.Thread(target=work) for work in works]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    # On a busy machine one round does not fill the logs.
+    for _ in range(FILL_ROUNDS_MAX):
+        field.begin()
+        threads = [threading.Thread(target=work) for work in works]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        if facts["hogs_refused"] >= FULL_REFUSALS:
+            break
     # Each log keeps what is for its sessions.
     for number in range(LATE["sessions"]):
         own = {"client_id": f"away-{number}", "properties": kept(600), **NINA}

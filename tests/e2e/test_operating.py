@@ -531,7 +531,7 @@ def test_clients_that_lose_messages_are_listed_with_their_reasons(managed):
     assert rows(limit=1) == [("more", 3, "too_large")] and rows(namespace="default") == rows()
     api("GET", "/drops/clients", status=404, namespace="nowhere")
     row = api("GET", "/drops/clients")["items"][0]
-    assert row["reasons"] == [{"reason": "too_large", "messages": 3}]
+    assert row["reasons"] == [{"reason": "too_large", "limit": None, "messages": 3}]
     assert row["last_drop_secs"] <= row["first_drop_secs"]
     told = ctl(broker, "drops", "clients").splitlines()
     assert "more" in told[1] and "too_large" in told[1] and "less" in told[2]
