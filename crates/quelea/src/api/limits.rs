@@ -1,7 +1,6 @@
 //! The limits of the broker, of listeners and of namespaces: what is used of them, and how often
 //! they were reached.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use broker::{Metrics, Quota};
@@ -51,30 +50,8 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
     let limits = &api.facts.config.limits;
     let total = |figure: fn(&Metrics) -> &broker::Counter| Some(shared.total(figure));
     let held = |kind: MemoryKind| shared.ledger.bytes(kind);
-    let row_of = |name: &str, unit: &str, max: u64, used: Option<u64>, refused| LimitUse {
-        kind: "broker".to_owned(),
-        owner: String::new(),
-        name: name.to_owned(),
-        unit: unit.to_owned(),
-        max: is_set(max).then_some(max),
-        used,
-        refused,
-    };
     let row = |name: &str, unit: &str, max: u64, used: u64, refused: Option<u64>| {
-        row_of(name, unit, max, Some(used), refused)
-    };
-    // Of sessions and of shared groups.
-    let dropped = |limit: QueueLimit| {
-        let of = |metrics: &Arc<Metrics>| {
-            let groups = match limit {
-                QueueLimit::Messages | QueueLimit::Bytes => {
-                    metrics.dropped_group.of(limit as usize)
-                }
-                _ => 0,
-            };
-            metrics.dropped_queue_full.of(limit as usize) + groups
-        };
-        shared.metrics.iter().map(of).sum::<u64>()
+        broker_row(name, unit, max, Some(used), refused)
     };
     let connections = shared.total(|metrics| &metrics.connections);
     let mut rows = vec![
@@ -90,7 +67,8 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
             "bytes",
             limits.memory_bytes_max,
             resident_bytes().unwrap_or_default(),
-            total(|metrics| &metrics.memory_cuts).map(|cuts| cuts + dropped(QueueLimit::Memory)),
+            total(|metrics| &metrics.memory_cuts)
+                .map(|cuts| cuts + dropped_at(api, QueueLimit::Memory)),
         ),
         row(
             "limits.sessions_bytes_max",
@@ -98,27 +76,6 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
             limits.sessions_bytes_max,
             held(MemoryKind::Sessions),
             total(|metrics| &metrics.sessions_refused),
-        ),
-        row(
-            "limits.queues_bytes_max",
-            "bytes",
-            limits.queues_bytes_max,
-            held(MemoryKind::Queued),
-            Some(dropped(QueueLimit::Share)),
-        ),
-        row_of(
-            "limits.queued_messages_max",
-            "messages",
-            limits.queued_messages_max.into(),
-            None,
-            Some(dropped(QueueLimit::Messages)),
-        ),
-        row_of(
-            "limits.queued_bytes_max",
-            "bytes",
-            limits.queued_bytes_max,
-            None,
-            Some(dropped(QueueLimit::Bytes)),
         ),
         row(
             "limits.retained_messages_max",
@@ -135,6 +92,7 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
             None,
         ),
     ];
+    rows.extend(of_queues(api));
     if api.facts.config.durability.has_journal() {
         let figure = |name: &str| {
             let place = FIGURES.iter().position(|figure| figure.name == name);
@@ -145,6 +103,49 @@ fn of_broker(api: &Api) -> Vec<LimitUse> {
         rows.push(row("durability.log_bytes_max", "bytes", max, used, refused));
     }
     rows
+}
+
+/// The limits of queues, each with what was dropped because of it.
+fn of_queues(api: &Api) -> [LimitUse; 3] {
+    let limits = &api.facts.config.limits;
+    let queued = api.shards.shared.ledger.bytes(MemoryKind::Queued);
+    let rows = [
+        (QueueLimit::Share, "bytes", limits.queues_bytes_max, Some(queued)),
+        (QueueLimit::Messages, "messages", limits.queued_messages_max.into(), None),
+        (QueueLimit::Bytes, "bytes", limits.queued_bytes_max, None),
+    ];
+    rows.map(|(limit, unit, max, used)| {
+        let name = format!("limits.{}", limit.word());
+        broker_row(&name, unit, max, used, Some(dropped_at(api, limit)))
+    })
+}
+
+/// Messages of sessions and of shared groups.
+fn dropped_at(api: &Api, limit: QueueLimit) -> u64 {
+    let of_groups = |metrics: &Metrics| match limit {
+        QueueLimit::Messages | QueueLimit::Bytes => metrics.dropped_group.of(limit as usize),
+        _ => 0,
+    };
+    let of = |metrics: &Metrics| metrics.dropped_queue_full.of(limit as usize) + of_groups(metrics);
+    api.shards.shared.metrics.iter().map(|metrics| of(metrics)).sum()
+}
+
+fn broker_row(
+    name: &str,
+    unit: &str,
+    max: u64,
+    used: Option<u64>,
+    refused: Option<u64>,
+) -> LimitUse {
+    LimitUse {
+        kind: "broker".to_owned(),
+        owner: String::new(),
+        name: name.to_owned(),
+        unit: unit.to_owned(),
+        max: is_set(max).then_some(max),
+        used,
+        refused,
+    }
 }
 
 fn of_listeners(api: &Api) -> impl Iterator<Item = LimitUse> {
