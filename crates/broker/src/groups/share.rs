@@ -9,7 +9,9 @@
 use std::sync::Arc;
 
 use codec::QoS;
-use session::{Amount, Delivery, Dropped, Message, NEVER, Offered, QueueLimit, QueueLimits, Sent, Terms};
+use session::{
+    Amount, Delivery, Dropped, Message, NEVER, Offered, QueueLimit, QueueLimits, Sent, Terms,
+};
 use smallvec::SmallVec;
 use topic::FilterId;
 

@@ -163,8 +163,8 @@ fn of_listeners(api: &Api, alarms: &mut Vec<Alarm>) {
 /// Amounts per second are limits that clients may use up at any time.
 fn of_limits(rows: &[LimitUse], alarms: &mut Vec<Alarm>) {
     for row in rows.iter().filter(|row| !row.unit.ends_with("per second")) {
-        let Some(max) = row.max.filter(|max| *max > 0) else { continue };
-        let percent = u128::from(row.used) * 100 / u128::from(max);
+        let (Some(max), Some(used)) = (row.max.filter(|max| *max > 0), row.used) else { continue };
+        let percent = u128::from(used) * 100 / u128::from(max);
         if percent < USED_PERCENT {
             continue;
         }
@@ -173,12 +173,12 @@ fn of_limits(rows: &[LimitUse], alarms: &mut Vec<Alarm>) {
             "limits.queues_bytes_max" | "queued_bytes" => "queues",
             _ => "limit",
         };
-        let severity = if row.used >= max { CRITICAL } else { WARNING };
+        let severity = if used >= max { CRITICAL } else { WARNING };
         let subject = match row.owner.as_str() {
             "" => row.name.clone(),
             owner => format!("{} {owner}: {}", row.kind, row.name),
         };
-        let detail = format!("{percent} % in use: {} of {max} {}", row.used, row.unit);
+        let detail = format!("{percent} % in use: {used} of {max} {}", row.unit);
         let fix = "raise the limit, or reduce the use";
         alarms.push(alarm(kind, severity, &subject, detail, fix));
     }
@@ -236,7 +236,7 @@ mod tests {
             name: name.into(),
             unit: unit.into(),
             max,
-            used,
+            used: Some(used),
             refused: None,
         }
     }
