@@ -140,6 +140,10 @@ pub(crate) fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> V
     let mut clients: Vec<ModelClient> =
         (0..3 + random.below(8) as u32).map(|n| new_client(n, is_durable, random)).collect();
     clients.iter_mut().for_each(|client| leave_wills(client, random));
+    let mut local = Random::new(seed ^ (1 << 58));
+    for client in clients.iter_mut().filter(|client| client.version == Version::V5) {
+        client.no_local = local.chance(30);
+    }
     let mut readers = Random::new(seed ^ (1 << 61));
     for client in clients.iter_mut().filter(|_| is_durable) {
         read_retained(client, &mut readers);

@@ -68,6 +68,8 @@ pub struct ModelClient {
     pub keep_alive_secs: u16,
     /// Topic aliases that it takes, and as many it uses where it may. Only MQTT 5 knows them.
     pub alias_max: u16,
+    /// It wants nothing that was published under its client ID, but from a shared group.
+    pub no_local: bool,
     pub wire: Option<Wire>,
     /// Reads nothing while set.
     pub is_deaf: bool,
@@ -96,6 +98,7 @@ impl ModelClient {
             receive_max,
             keep_alive_secs: 0,
             alias_max: 0,
+            no_local: false,
             wire: None,
             is_deaf: false,
             fate: Fate::default(),

@@ -122,8 +122,13 @@ impl ModelClient {
         let mut filters = FilterBuf::new();
         for index in &indexes {
             let Filter { name, qos, .. } = &self.subscribing.filters[*index];
-            filters.push(name, SubscribeOptions::new(*qos));
+            // MQTT-3.8.3-4: a shared subscription has no No Local.
+            let no_local = self.no_local && !name.starts_with("$share/");
+            filters.push(name, SubscribeOptions { no_local, ..SubscribeOptions::new(*qos) });
             oracle.on_subscribing(self.number, name, *qos, self.is_persistent());
+        }
+        if self.no_local {
+            oracle.on_no_local(self.number);
         }
         self.subscribing.requests.insert(packet_id, indexes);
         let (properties, filters) = (Properties::EMPTY, filters.as_filters());

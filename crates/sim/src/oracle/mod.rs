@@ -82,6 +82,8 @@ pub struct Oracle {
     now: Moment,
     messages: BTreeMap<MessageId, Message>,
     sessions: BTreeMap<u32, Session>,
+    /// Those who subscribe with No Local, whatever session they have.
+    no_local: BTreeSet<u32>,
     /// Messages that shared groups owe to at least one of their members.
     group_owed: BTreeSet<MessageId>,
     group_seen: BTreeSet<MessageId>,
@@ -152,6 +154,18 @@ impl Oracle {
         }
     }
 
+    /// All that it subscribes to from now on, but the shared group, is with No Local.
+    pub fn on_no_local(&mut self, session: u32) {
+        self.no_local.insert(session);
+    }
+
+    /// Is the message one of its own that the session does not want?
+    fn is_unwanted(&self, session: u32, publisher: u32, topic: &str) -> bool {
+        publisher == session
+            && self.no_local.contains(&session)
+            && !topic::matches(GROUP_FILTER, topic)
+    }
+
     pub fn on_subscribed(&mut self, session: u32, filter: &str) {
         self.trace.note(|| format!("session {session} has {filter}"));
         let now = self.now + 1;
@@ -189,6 +203,7 @@ impl Oracle {
         for (number, session) in self.sessions.iter().filter(|_| !publish.is_clear) {
             if let Some(granted) = session.granted(topic, self.now)
                 && self.rights.may_receive(*number, topic)
+                && !self.is_unwanted(*number, publish.payload.publisher, topic)
             {
                 owed.insert(*number, granted.min(publish.qos));
             }
@@ -315,6 +330,9 @@ impl Oracle {
         let Some(message) = self.messages.get(&id) else {
             return Err(format!("{name}: nobody sent it"));
         };
+        if self.is_unwanted(session, payload.publisher, publish.topic) {
+            return Err(format!("{name}: its own, in spite of No Local (MQTT-3.8.3-3)"));
+        }
         let is_will = self.judge_will(&id).map_err(|rule| format!("{name}: {rule}"))?;
         if !message.was_allowed {
             return Err(format!("{name}: its publisher had no right to send it"));

@@ -176,8 +176,10 @@ impl Oracle {
         message.was_allowed = self.rights.may_leave(will.offer.client, &will.id.0);
         message.was_forbidden = !message.was_allowed;
         for (number, session) in &self.sessions {
+            let is_own = *number == will.offer.client && self.no_local.contains(number);
             if let Some(granted) = session.granted(&will.id.0, self.now)
                 && self.rights.may_receive_at_once(*number, &will.id.0)
+                && !is_own
             {
                 message.owed.insert(*number, granted.min(message.qos));
             }
@@ -322,17 +324,20 @@ mod tests {
 
     /// A will of QoS 2 is published for a session that has its topic at QoS 2.
     fn with_will() -> Oracle {
-        let mut oracle = Oracle::new(Terms::default(), 0, 10);
+        with_will_in(Oracle::new(Terms::default(), 0, 10), 2)
+    }
+
+    fn with_will_in(mut oracle: Oracle, client: u32) -> Oracle {
         oracle.on_session_start(READER);
         oracle.on_subscribing(READER, "w/#", QoS::ExactlyOnce, true);
         oracle.on_subscribed(READER, "w/#");
-        let offer = Offer { client: 2, connection: 7, is_kept: false, delay_ms: 0 };
-        let payload = Payload { publisher: 2, sequence: 1 };
+        let offer = Offer { client, connection: 7, is_kept: false, delay_ms: 0 };
+        let payload = Payload { publisher: client, sequence: 1 };
         let (topic, qos, retain, is_clear) = ("w/2".to_owned(), QoS::ExactlyOnce, false, false);
         let (expiry_secs, padding) = (None, 0);
         let will = OwnedPublish { topic, qos, retain, is_clear, expiry_secs, payload, padding };
         oracle.on_will_offered(offer, &will);
-        oracle.on_will_admitted(2, 7, true);
+        oracle.on_will_admitted(client, 7, true);
         oracle.on_will_ended(7, false, None);
         oracle
     }
@@ -340,6 +345,26 @@ mod tests {
     #[test]
     fn a_will_that_does_not_come_is_seen() {
         assert!(with_will().judge().is_err_and(|rule| rule.contains("never got")));
+    }
+
+    #[test]
+    fn what_comes_back_in_spite_of_no_local_is_seen() {
+        let mut oracle = Oracle::new(Terms::default(), 0, 10);
+        oracle.on_no_local(READER);
+        let mut oracle = with_will_in(oracle, READER);
+        assert_eq!(oracle.judge(), Ok(()), "its own will is not for it");
+        let publish = codec::Publish {
+            dup: false,
+            qos: QoS::ExactlyOnce,
+            retain: false,
+            topic: "w/2",
+            packet_id: 1,
+            properties: codec::Properties::EMPTY,
+            payload: &[],
+        };
+        let own = Payload { publisher: READER, sequence: 1 };
+        let judged = oracle.on_received(READER, &publish, own);
+        assert!(judged.is_err_and(|rule| rule.contains("MQTT-3.8.3-3")));
     }
 
     /// The will may be on its way, and reach the subscription when it has the new QoS.
