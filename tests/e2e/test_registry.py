@@ -181,7 +181,7 @@ def test_a_change_by_the_api_is_in_force_and_ends_connections(registry, certs):
     other.ping()
     assert "value" in json.loads((broker.directory / "clients.json").read_text())
     changed = [row["call"] for row in api.all("/audit")]
-    assert f"{path}/disable" in changed
+    assert "/registry/client/disable?name=pump%2F1" in changed
 
     for wrong, detail in (
         ({"state": "Off"}, "Enabled or Disabled"),

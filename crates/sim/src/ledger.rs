@@ -37,14 +37,20 @@ impl World {
     }
 
     /// The hostile ones have gone, and their sessions have expired: what is retained of them is all
-    /// that is charged to them.
+    /// that is charged to them, in memory and in the journals.
     pub(crate) fn judge_mob(&mut self) -> Result<(), String> {
         let ledger = &self.node.shared.ledger;
         for name in self.mob.accounts() {
             let account = ledger.account(&name);
-            for held in MemoryKind::ALL.into_iter().filter(|held| *held != MemoryKind::Retained) {
+            let retains = account.bytes(MemoryKind::Retained) > 0;
+            for held in MemoryKind::ALL {
+                let is_retained = match held {
+                    MemoryKind::Retained => true,
+                    MemoryKind::Logged => retains,
+                    _ => false,
+                };
                 let bytes = account.bytes(held);
-                if bytes > 0 {
+                if bytes > 0 && !is_retained {
                     return Err(format!("{name} has gone, and pays for {bytes} bytes {held:?}"));
                 }
             }
