@@ -81,7 +81,7 @@ OVERVIEW = [
               ("quelea_memory_limit_bytes{$i}", "{{instance}} limit")),
         graph("Memory by use", "bytes",
               ('sum by (kind) (quelea_held_bytes{$i,kind!="logged"})', "{{kind}}"),
-              ("sum(quelea_log_cache_bytes{$i})", "log cache")),
+              ("sum(quelea_memory_log_cache_bytes{$i})", "log cache")),
         table("Largest owners", "bytes",
               "topk(20, sum by (instance, owner, kind) (quelea_owner_bytes{$i}) > 0)",
               description="Users, or addresses of anonymous clients."),

@@ -295,7 +295,7 @@ password_file = "{{dir}}/passwords"
     for chain in ('["hanging"]', '["other"]', '["tokens"]', '["file"]'):
         config += LISTENER + f"authentication = {chain}\n"
     broker = start(config, {"secret": SECRET, "passwords": passwords})
-    waiting = [Peer(broker.port(nth=0)) for _ in range(12)]
+    waiting = [Peer(broker.port(nth=0)) for _ in range(6)]
     for number, peer in enumerate(waiting):
         peer.send(connect(f"w{number}", user="a", password=str(number)))
     eventually(lambda: len(hanging.asked) == 2, "a quarter of the requests, for one address")

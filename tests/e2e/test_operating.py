@@ -484,7 +484,7 @@ def test_memory_of_the_log_is_named_and_given_back(managed):
         subscriber.message()
         if number % 20 == 0:
             peak = max(peak, api("GET", "/memory")["log_cache_bytes"])
-    eventually(lambda: max(peak, sum_of(broker, "quelea_log_cache_bytes")) > 0)
+    eventually(lambda: max(peak, sum_of(broker, "quelea_memory_log_cache_bytes")) > 0)
     subscriber.close()
     publisher.close()
 
@@ -497,7 +497,7 @@ def test_memory_of_the_log_is_named_and_given_back(managed):
     eventually(lambda: held()["log_cache_bytes"] == 0, "the log gives its memory back")
     # A tenth of what went through the log: as without it.
     eventually(lambda: held()["allocated_bytes"] < 8 << 20, "the rest is small")
-    assert sum_of(broker, "quelea_log_cache_bytes") == 0
+    assert sum_of(broker, "quelea_memory_log_cache_bytes") == 0
     assert "log_cache_bytes" in ctl(broker, "memory")
 
 

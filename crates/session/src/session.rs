@@ -429,6 +429,10 @@ impl Session {
             self.outgoing.enqueue(delivery, now_ms);
             return Offered::Queued;
         };
+        debug_assert!(
+            !self.outgoing.has_expired(now_ms),
+            "a copy that has expired takes room (MQTT-3.3.2-5)"
+        );
         self.outgoing.count_refusal(delivery.bytes());
         match limits.overflow {
             Overflow::DropOldest => self.enqueue_for_oldest(delivery, limits, reached, now_ms),

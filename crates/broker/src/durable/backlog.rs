@@ -35,6 +35,10 @@ impl Durable {
         let bytes = bytes.unwrap_or_default();
         client.drop_expired_in_journal(cx);
         let reached = client.backlog_limit_reached(bytes);
+        debug_assert!(
+            client.durable.as_ref().is_none_or(|durable| durable.next_expiry_ms() > now_ms),
+            "a copy that has expired takes room (MQTT-3.3.2-5)"
+        );
         let limits = client.limits.queue;
         let (Some(durable), Some(store)) =
             (client.durable.as_mut().expected(), self.store.as_mut().expected())

@@ -423,7 +423,7 @@ impl<'a> StoredMessage<'a> {
         }
         let author = if flags & 128 == 0 { 0 } else { r.fixed()? };
         if flags & 128 != 0 && author == 0 {
-            return Err(Malformed("a message has an author that is nobody"));
+            return Err(Malformed("the author of a message is 0"));
         }
         Ok(Self {
             serial,

@@ -530,12 +530,6 @@ impl Client {
         looked_at
     }
 
-    /// When one of the copies that wait expires next, or [`NEVER`].
-    fn next_copy_expires_ms(&self) -> u64 {
-        let logged_ms = self.durable.as_ref().map_or(NEVER, |durable| durable.next_expiry_ms());
-        self.session.outgoing.next_expiry_ms().min(logged_ms)
-    }
-
     /// A delivery was queued: what expires is taken out in time, so that its owner is not charged
     /// for it any longer.
     fn note_queued(&mut self, cx: &mut Context) {
@@ -552,10 +546,6 @@ impl Client {
     }
 
     fn note_several_dropped(&mut self, cx: &mut Context, reason: Dropped, count: u64) {
-        debug_assert!(
-            reason.limit().is_none() || self.next_copy_expires_ms() > cx.now_ms,
-            "a copy that has expired takes room (MQTT-3.3.2-5)"
-        );
         count_dropped(&cx.metrics, reason, count);
         // QoS 0 to somebody who is away is the normal case, not a loss to report.
         if reason != Dropped::Offline {

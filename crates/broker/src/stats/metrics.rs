@@ -259,7 +259,7 @@ metrics! {
         "Bytes of retained messages of clients.";
     retained_refused: Counter "quelea_retained_refused_total",
         "Retained messages that were refused because a limit was reached.";
-    log_cache_bytes: Gauge "quelea_log_cache_bytes",
+    log_cache_bytes: Gauge "quelea_memory_log_cache_bytes",
         "Memory of the log that no client is charged for: messages that were written or read back recently.";
     wills: Counter "quelea_wills_published_total",
         "Wills that were published.";

@@ -120,9 +120,7 @@ impl Named {
             },
             _ => return Err(error),
         };
-        if !certificate::is_valid_at(der, now.as_secs()) {
-            return Err(CertificateError::Expired.into());
-        }
+        check_dates(der, now)?;
         self.check_revocation(der, issuer)
     }
 
@@ -185,6 +183,21 @@ impl Named {
             true => Err(CertificateError::Revoked.into()),
             false => Ok(()),
         }
+    }
+}
+
+/// Is it within the dates that it states?
+fn check_dates(der: &[u8], now: UnixTime) -> Result<(), CertificateError> {
+    let certificate = Certificate::from_der(der).map_err(|_| CertificateError::BadEncoding)?;
+    let validity = certificate.tbs_certificate().validity();
+    let not_before = UnixTime::since_unix_epoch(validity.not_before.to_unix_duration());
+    let not_after = UnixTime::since_unix_epoch(validity.not_after.to_unix_duration());
+    if now < not_before {
+        return Err(CertificateError::NotValidYetContext { time: now, not_before });
+    }
+    match now > not_after {
+        true => Err(CertificateError::ExpiredContext { time: now, not_after }),
+        false => Ok(()),
     }
 }
 

@@ -91,7 +91,7 @@ function Charts({ data }) {
       ${chart("Event-loop iteration", "of a worker", quantiles("quelea_worker_turn_seconds"), millis)}
       ${chart("Queued and in flight", "messages", gauges([["queued", "quelea_queued_messages"], ["in flight", "quelea_in_flight_messages"]]))}
       ${chart("Dropped", "per second, by reason", dropped.length ? rates(dropped) : [{ label: "none", values: times.map(() => 0) }])}
-      ${chart("Memory", "by use", [...gauges([["all", "quelea_memory_held_bytes"]]), ...gauges(memory), ...gauges([["log cache", "quelea_log_cache_bytes"]])], bytes)}
+      ${chart("Memory", "by use", [...gauges([["all", "quelea_memory_held_bytes"]]), ...gauges(memory), ...gauges([["log cache", "quelea_memory_log_cache_bytes"]])], bytes)}
       ${has("quelea_log_used_bytes") && chart("Durable log", "", gauges([["used", "quelea_log_used_bytes"], ["needed", "quelea_log_live_bytes"]]), bytes)}
     </div>`;
 }

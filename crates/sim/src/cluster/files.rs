@@ -96,7 +96,9 @@ impl Cluster {
         match purpose {
             Purpose::TakeOver { .. } => {
                 self.toll.files_taken += 1;
-                if self.plan.silences && self.random.chance(50) {
+                // What it writes then would make the file its own after all.
+                let is_sound = self.sabotage != Some(Sabotage::ReadFilesOnly);
+                if self.plan.silences && is_sound && self.random.chance(50) {
                     let content = content_of(&keeper.lines);
                     let (task, step) = FileTask::put(keeper.epoch, revision, content);
                     return self.follow_task(number, task, Purpose::Begin, step);

@@ -334,11 +334,11 @@ impl Oracle {
             return Err(format!("{name}: its own, in spite of No Local (MQTT-3.8.3-3)"));
         }
         let is_will = self.judge_will(&id).map_err(|rule| format!("{name}: {rule}"))?;
-        if !message.was_allowed {
-            return Err(format!("{name}: its publisher had no right to send it"));
-        }
-        if !self.rights.may_have_received(session, publish.topic, self.reading_at) {
-            return Err(format!("{name}: the rules forbid it"));
+        let is_allowed = self.rights.may_have_received(session, publish.topic, self.reading_at);
+        match (message.was_allowed, is_allowed) {
+            (true, true) => {}
+            (false, _) => return Err(format!("{name}: its publisher had no right to send it")),
+            (_, false) => return Err(format!("{name}: the rules forbid it")),
         }
         if publish.qos > message.qos {
             return Err(format!("{name}: a higher QoS than published"));
