@@ -185,7 +185,7 @@ impl TcpOptions {
     }
 }
 
-/// An idle connection is probed after this time, then [`PROBES`] times at a quarter of it. None:
+/// An idle connection is probed after this time, then four times at a quarter of it. None:
 /// never. Connections inherit it from their listener.
 ///
 /// # Errors

@@ -41,8 +41,8 @@ impl Amount {
 
 /// When how much of a queue expires.
 ///
-/// Bounded: of more than [`SPANS_MIN`] ends neighbours are joined, and at most twice [`LATE_PART`]
-/// are left for each doubling of the lifetimes.
+/// Bounded: of more than 128 ends neighbours are joined, and at most 32 are left for each doubling
+/// of the lifetimes.
 #[derive(Debug, Default)]
 pub struct Lifetimes {
     /// By the last end in each.
@@ -275,7 +275,7 @@ impl<T: Expires> ExpiringQueue<T> {
         self.lifetimes.next_ms()
     }
 
-    /// Counts what has expired no more, and takes it out if it is [worth while](EXPIRED_PART).
+    /// Counts what has expired no more, and takes it out if it is a sixteenth of the queue.
     /// Returns how much has expired, and how many were looked at for that.
     pub fn expire(&mut self, now_ms: u64, mut taken: impl FnMut(T)) -> (Amount, usize) {
         let mut expired = self.lifetimes.expire(now_ms);

@@ -330,16 +330,8 @@ impl Oracle {
         let Some(message) = self.messages.get(&id) else {
             return Err(format!("{name}: nobody sent it"));
         };
-        if self.is_unwanted(session, payload.publisher, publish.topic) {
-            return Err(format!("{name}: its own, in spite of No Local (MQTT-3.8.3-3)"));
-        }
         let is_will = self.judge_will(&id).map_err(|rule| format!("{name}: {rule}"))?;
-        let is_allowed = self.rights.may_have_received(session, publish.topic, self.reading_at);
-        match (message.was_allowed, is_allowed) {
-            (true, true) => {}
-            (false, _) => return Err(format!("{name}: its publisher had no right to send it")),
-            (_, false) => return Err(format!("{name}: the rules forbid it")),
-        }
+        self.judge_rights(session, message, &id).map_err(|rule| format!("{name}: {rule}"))?;
         if publish.qos > message.qos {
             return Err(format!("{name}: a higher QoS than published"));
         }
@@ -383,6 +375,25 @@ impl Oracle {
             return Err(format!("{name}: after {before} of the same topic (MQTT-4.6.0-6)"));
         }
         Ok(())
+    }
+
+    /// May this session have it, and could its publisher send it?
+    fn judge_rights(
+        &self,
+        session: u32,
+        message: &Message,
+        (topic, payload): &(String, Payload),
+    ) -> Result<(), &'static str> {
+        if self.is_unwanted(session, payload.publisher, topic) {
+            return Err("its own, in spite of No Local (MQTT-3.8.3-3)");
+        }
+        if !message.was_allowed {
+            return Err("its publisher had no right to send it");
+        }
+        match self.rights.may_have_received(session, topic, self.reading_at) {
+            true => Ok(()),
+            false => Err("the rules forbid it"),
+        }
     }
 
     /// A QoS 2 publish that the client takes for a repetition of one on the topic `first`.
