@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::clients::Sessions;
+use crate::clients::client::Client;
 use crate::shard::context::Context;
 
 /// Clients that are looked at in one go. A shard with more shows what was some seconds ago.
@@ -17,7 +18,19 @@ pub(crate) struct LoadWalk {
     in_flight: u64,
 }
 
+impl Client {
+    /// Deliveries that wait for a place in the window.
+    pub(crate) fn queued(&self) -> u64 {
+        (self.session.outgoing.queued() + self.backlog()) as u64
+    }
+}
+
 impl Sessions {
+    /// Those of all sessions. It looks at each of them.
+    pub(crate) fn queued(&self) -> u64 {
+        (0..self.slots_end()).filter_map(|slot| self.get(slot)).map(Client::queued).sum()
+    }
+
     /// The slots whose unsent bytes are to be counted now: some 2 ms if it is urgent.
     pub(crate) fn next_unsent(&mut self, is_urgent: bool) -> Range<u32> {
         let looks_max = if is_urgent { 4 * LOOKS_MAX } else { LOOKS_MAX };
@@ -34,7 +47,7 @@ impl Sessions {
         let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
         for slot in walk.next_slot..end {
             if let Some(client) = self.get(slot) {
-                walk.queued += (client.session.outgoing.queued() + client.backlog()) as u64;
+                walk.queued += client.queued();
                 walk.in_flight += u64::from(client.session.outgoing.in_flight());
             }
         }

@@ -273,13 +273,9 @@ impl Wanted {
             && self.id_part.as_deref().is_none_or(|part| client_id.contains(part))
             && self.username.as_deref().is_none_or(|name| username.unwrap_or_default() == name)
             && self.connected.is_none_or(|wanted| wanted == client.is_connected())
-            && (self.queued_min == 0 || queued(client) >= self.queued_min)
+            && (self.queued_min == 0 || client.queued() >= self.queued_min)
             && self.address.as_deref().is_none_or(|begin| address().starts_with(begin))
     }
-}
-
-fn queued(client: &Client) -> u64 {
-    (client.session.outgoing.queued() + client.backlog()) as u64
 }
 
 fn view_of(client: &Client) -> SessionView {
@@ -308,7 +304,7 @@ fn view_of(client: &Client) -> SessionView {
         has_will: client.will.is_some(),
         subscriptions: client.subscriptions.len() as u64,
         shared_subscriptions: client.subscriptions.shared_len() as u64,
-        queued: queued(client),
+        queued: client.queued(),
         queued_bytes: outgoing.queued_bytes(),
         in_flight: outgoing.in_flight().into(),
         incoming: client.session.incoming.len() as u64,

@@ -15,6 +15,7 @@ use super::kinds::{FILTERS_PER_PACKET, HostileKind, LARGE_BYTES, METHOD};
 use super::pressure::Pressure;
 use super::{Hostile, Wire};
 use crate::dice::pick;
+use crate::node::Node;
 use crate::oracle::Payload;
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -193,9 +194,9 @@ impl World {
         let index = self.node.driver_of(shard);
         self.carry_mail_to(index);
         self.turn_for_mail(index)?;
-        let before = Seen::of(self, shard);
+        let before = Seen::of(&mut self.node, shard);
         self.take_turn(index, Some(&pipe))?;
-        let after = Seen::of(self, shard);
+        let after = Seen::of(&mut self.node, shard);
         self.judge_work(who, &before, &after)
     }
 
@@ -206,7 +207,10 @@ impl World {
         let (most, what, seen) = match member.kind {
             HostileKind::Flooder => {
                 let packets = after.packets - before.packets;
+                // What was queued earlier, and is sent now, is no work of this read.
+                let unqueued = (after.unqueued - before.unqueued).max(0) as u64;
                 let deliveries = after.deliveries - before.deliveries;
+                let deliveries = deliveries.saturating_sub(unqueued);
                 // Clients have so much in a turn, and mail has; a message may take it beyond.
                 (2 * (units + FAN_OUT_MAX) + packets, "deliveries", deliveries)
             }
@@ -345,17 +349,23 @@ fn judge_first(packet: &Packet<'_>) -> Result<(), String> {
 struct Seen {
     packets: u64,
     deliveries: u64,
+    /// Grows by the deliveries that leave queues to be sent, or by less.
+    unqueued: i64,
     subscriptions: u64,
 }
 
 impl Seen {
-    fn of(world: &World, shard: ShardId) -> Self {
-        let metrics = &world.node.shared.metrics[usize::from(shard)];
+    fn of(node: &mut Node, shard: ShardId) -> Self {
+        let queued = node.shard(shard).queued();
+        let metrics = &node.shared.metrics[usize::from(shard)];
+        let was_queued = metrics.publishes_queued.total();
+        let dropped = metrics.dropped_queue_full.total() + metrics.dropped_expired.total();
         let deliveries: [&dyn Figure; 3] =
             [&metrics.publishes_sent, &metrics.publishes_queued, &metrics.dropped_slow];
         Self {
             packets: metrics.packets_received.total(),
             deliveries: deliveries.iter().map(|figure| figure.total()).sum(),
+            unqueued: was_queued as i64 - (queued + dropped) as i64,
             subscriptions: metrics.subscriptions.value(),
         }
     }
