@@ -555,6 +555,7 @@ impl Client {
 }
 
 /// How one client gets a message, by its matching subscriptions `own`. None: none of them wants it.
+#[inline]
 pub(crate) fn terms_of(
     (message, traits): (&Message, Traits),
     own: &[Subscription],
