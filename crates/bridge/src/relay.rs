@@ -47,8 +47,7 @@ pub struct Relay {
     suspects: Suspects,
     probe: Probe,
     now_ms: u64,
-    /// The identifier that this broker releases, before anything more is taken from the remote.
-    releasing: Option<u16>,
+    releasing: Releasing,
     sides: [Peer; 2],
     actions: VecDeque<Action>,
     counts: Counts,
@@ -57,6 +56,16 @@ pub struct Relay {
     keep_alive: KeepAlive,
     /// Bytes to come of a message that is too large.
     skipped: usize,
+}
+
+/// What this broker has to release before the message at the front of the remote's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Releasing {
+    #[default]
+    Nothing,
+    /// All identifiers: see [`Peer::release`].
+    All,
+    One(u16),
 }
 
 /// How far the sending of suspects is.
@@ -118,7 +127,7 @@ impl Relay {
             now_ms,
             copies: Copies::default(),
             unreleased: Unreleased::default(),
-            releasing: None,
+            releasing: Releasing::Nothing,
             sides: [Peer::default(), Peer::default()],
             actions: VecDeque::new(),
             counts: Counts::default(),
@@ -143,6 +152,11 @@ impl Relay {
     /// What an earlier connection has left.
     pub fn set_unreleased(&mut self, unreleased: Unreleased) {
         self.unreleased = unreleased;
+    }
+
+    /// What each side may know now.
+    pub const fn unreleased(&self) -> &Unreleased {
+        &self.unreleased
     }
 
     /// For the next connection.
@@ -219,12 +233,9 @@ impl Relay {
     pub fn takes(&self, side: Side) -> bool {
         let is_in_phase = match side {
             Side::Local => self.phase >= Phase::AwaitsLocal,
-            // The local session may know identifiers that the remote uses for other messages.
             Side::Remote => {
                 self.phase == Phase::AwaitsRemote
-                    || self.phase >= Phase::Releases
-                        && self.sides[0].release.is_none()
-                        && self.releasing.is_none()
+                    || self.phase >= Phase::Releases && self.releasing == Releasing::Nothing
             }
         };
         let is_held = self.probe.holds && self.suspects.are_of(side.other());
@@ -387,11 +398,21 @@ impl Relay {
         let local_present = connack.session_present && !self.is_local_new;
         self.actions.push_back(Action::Opened { local_present, remote_present });
         self.phase = Phase::Releases;
-        if local_present && !remote_present && self.settings.has_in() {
-            self.peer(Side::Local).release = Some(Release::new());
+        for (side, is_new) in Side::ALL.into_iter().zip([!local_present, !remote_present]) {
+            if is_new {
+                self.unreleased.set_due(side.other());
+            }
         }
-        if remote_present && !local_present && self.settings.has_out() {
-            self.peer(Side::Remote).release = Some(Release::new());
+        for (side, is_new) in Side::ALL.into_iter().zip([!local_present, !remote_present]) {
+            let is_used = match side {
+                Side::Local => self.settings.has_in(),
+                Side::Remote => self.settings.has_out(),
+            };
+            if is_new {
+                self.unreleased.clear(side);
+            } else if self.unreleased.is_due(side) && is_used {
+                self.peer(side).release = Some(Release::new());
+            }
         }
         self.advance();
         Ok(())
@@ -404,13 +425,17 @@ impl Relay {
         }
         for side in Side::ALL {
             let version = self.version_of(side);
-            let peer = self.peer(side);
+            let peer = &mut self.sides[side as usize];
             if let Some(release) = &mut peer.release {
                 release.write(version, &mut peer.out, OUT_BYTES_MAX);
                 if release.is_done() {
                     peer.release = None;
+                    self.unreleased.set_released(side);
                 }
             }
+        }
+        if self.sides[Side::Local as usize].release.is_none() {
+            self.releasing = Releasing::Nothing;
         }
         if self.sides.iter().all(|peer| peer.release.is_none()) {
             self.phase = Phase::Subscribes;

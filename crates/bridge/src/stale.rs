@@ -4,6 +4,8 @@
 //! is lost, the next message with that identifier would be taken for a repetition, and be lost. So
 //! the bridge releases all identifiers, before it subscribes to anything.
 
+use std::collections::BTreeSet;
+
 use codec::{Ack, AckKind, Packet, Reason, Version};
 
 /// Releases all identifiers of one receiver.
@@ -11,36 +13,37 @@ use codec::{Ack, AckKind, Packet, Reason, Version};
 pub(crate) struct Release {
     /// To be sent next; 0: all have been.
     next: u16,
-    unanswered: u32,
+    /// At most [`UNANSWERED_MAX`].
+    unanswered: BTreeSet<u16>,
 }
 
 impl Release {
     pub(crate) const fn new() -> Self {
-        Self { next: 1, unanswered: 0 }
+        Self { next: 1, unanswered: BTreeSet::new() }
     }
 
     /// Appends as many PUBREL as fit.
     pub(crate) fn write(&mut self, version: Version, out: &mut Vec<u8>, bytes_max: usize) {
-        while self.next != 0 && out.len() < bytes_max && self.unanswered < UNANSWERED_MAX {
+        while self.next != 0 && out.len() < bytes_max && self.unanswered.len() < UNANSWERED_MAX {
             let ack = Ack::new(AckKind::Pubrel, self.next, Reason::SUCCESS);
             Packet::Ack(ack).encode(version, out);
+            self.unanswered.insert(self.next);
             self.next = self.next.wrapping_add(1);
-            self.unanswered += 1;
         }
     }
 
-    /// A PUBCOMP has come.
-    pub(crate) fn on_pubcomp(&mut self) {
-        self.unanswered = self.unanswered.saturating_sub(1);
+    /// A PUBCOMP has come. False: it is the answer to another PUBREL.
+    pub(crate) fn on_pubcomp(&mut self, packet_id: u16) -> bool {
+        self.unanswered.remove(&packet_id)
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.next == 0 && self.unanswered == 0
+        self.next == 0 && self.unanswered.is_empty()
     }
 }
 
 /// PUBRELs without an answer: a receiver with a small buffer is not flooded.
-const UNANSWERED_MAX: u32 = 1_000;
+const UNANSWERED_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -54,8 +57,9 @@ mod tests {
             release.write(Version::V311, &mut out, 400);
             for packet in out.chunks(4) {
                 assert_eq!(packet[..2], [0x62, 2]);
-                ids.push(u16::from_be_bytes([packet[2], packet[3]]));
-                release.on_pubcomp();
+                let id = u16::from_be_bytes([packet[2], packet[3]]);
+                ids.push(id);
+                assert!(release.on_pubcomp(id) && !release.on_pubcomp(id));
             }
             out.clear();
         }

@@ -260,7 +260,9 @@ impl World {
         let closed_by = closed_by.filter(|_| self.closes < CLOSES_MAX);
         self.closes += u32::from(closed_by.is_some());
         let (suspects, _) = self.relay.take_suspects(closed_by);
+        let unreleased = self.relay.take_unreleased();
         self.relay = Relay::new(self.settings.clone(), &Login::default(), 0);
+        self.relay.set_unreleased(unreleased);
         self.relay.set_suspects(suspects);
         self.to_relay = Default::default();
         self.from_relay = Default::default();
@@ -361,6 +363,9 @@ impl World {
     }
 
     fn check(&self) {
+        for session in &self.sessions {
+            assert!(session.queue.is_empty() && session.in_flight.is_empty(), "without an end");
+        }
         for (at, number, qos) in &self.published {
             let times = self.sessions[at.other() as usize].accepted.get(number).copied();
             let times = times.unwrap_or(0);

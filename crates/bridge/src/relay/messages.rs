@@ -3,10 +3,10 @@
 use codec::{Ack, AckKind, Packet, Publish, QoS, Reason, Sender, Version, Violation};
 
 use super::side::Peer;
-use super::{Action, Down, Phase, Probe, Relay, Side};
+use super::{Action, Down, Phase, Probe, Relay, Releasing, Side};
 use crate::forward::{Refusal, forward};
 use crate::oversize;
-use crate::suspects::CLOSES_MAX;
+use crate::suspects::{CLOSES_MAX, Suspects};
 use crate::unanswered::is_for_now;
 
 impl Relay {
@@ -18,6 +18,15 @@ impl Relay {
         if self.suspects.are_of(to) && self.suspects.closes(publish) >= Some(CLOSES_MAX) {
             self.suspects.remove(publish.packet_id);
             return self.refuse(from, publish, Refusal::Closes);
+        }
+        // This broker releases first, see `must_release`.
+        let is_reused = from == Side::Local
+            && publish.qos == QoS::ExactlyOnce
+            && self.has_qos_2(to)
+            && self.unreleased.is_reused(to, publish);
+        if is_reused {
+            self.peer(to).released.insert(publish.packet_id);
+            self.ack(to, AckKind::Pubrel, publish.packet_id, Reason::SUCCESS);
         }
         let Self { settings, ways, limits, sides, .. } = self;
         let peer = &mut sides[to as usize];
@@ -48,9 +57,7 @@ impl Relay {
             (self.probe.is_asked, self.probe.is_proven) = (false, false);
         }
         match (publish.qos, qos) {
-            (QoS::ExactlyOnce, QoS::ExactlyOnce) if from == Side::Remote => {
-                self.unreleased.insert(publish);
-            }
+            (QoS::ExactlyOnce, QoS::ExactlyOnce) => self.unreleased.insert(to, publish),
             (QoS::ExactlyOnce, QoS::AtLeastOnce) => {
                 self.peer(to).lowered.insert(packet_id);
             }
@@ -68,6 +75,9 @@ impl Relay {
     pub(super) fn must_hold(&mut self, from: Side, packet: &Packet<'_>) -> bool {
         let Packet::Publish(publish) = packet else { return false };
         let to = from.other();
+        if to == Side::Remote && self.releasing != Releasing::Nothing {
+            self.forget_suspects_behind();
+        }
         if !self.suspects.are_of(to) {
             return false;
         }
@@ -112,13 +122,27 @@ impl Relay {
     /// The message is to be given again then.
     pub(super) fn must_release(&mut self, from: Side, packet: &Packet<'_>) -> bool {
         let Packet::Publish(publish) = packet else { return false };
-        let is_exactly_once = from == Side::Remote && publish.qos == QoS::ExactlyOnce;
-        if !is_exactly_once || !self.unreleased.is_reused(publish) {
+        if from == Side::Local || publish.qos != QoS::ExactlyOnce {
             return false;
         }
-        self.releasing = Some(publish.packet_id);
-        self.ack(Side::Local, AckKind::Pubrel, publish.packet_id, Reason::SUCCESS);
+        self.releasing = if self.sides[Side::Local as usize].release.is_some() {
+            Releasing::All
+        } else if self.unreleased.is_reused(Side::Local, publish) {
+            self.ack(Side::Local, AckKind::Pubrel, publish.packet_id, Reason::SUCCESS);
+            Releasing::One(publish.packet_id)
+        } else {
+            return false;
+        };
+        self.forget_suspects_behind();
         true
+    }
+
+    /// This side's answers come behind messages that wait for an answer of the remote, which comes
+    /// behind a message that waits for this side. So the suspects are sent like other messages.
+    fn forget_suspects_behind(&mut self) {
+        if self.suspects.are_of(Side::Remote) {
+            (self.suspects, self.probe) = (Suspects::default(), Probe::default());
+        }
     }
 
     fn note_refused(&mut self, from: Side, publish: &Publish<'_>, refusal: Refusal) {
@@ -175,21 +199,25 @@ impl Relay {
             AckKind::Pubrel | AckKind::Pubcomp => {}
         }
         if ack.kind == AckKind::Pubcomp {
-            if let Some(release) = &mut self.peer(from).release {
-                release.on_pubcomp();
+            if let Some(release) = &mut self.peer(from).release
+                && release.on_pubcomp(ack.packet_id)
+            {
                 return self.advance();
             }
-            if from == Side::Local && self.releasing == Some(ack.packet_id) {
-                self.releasing = None;
-                return self.unreleased.remove(ack.packet_id);
+            if from == Side::Local && self.releasing == Releasing::One(ack.packet_id) {
+                self.releasing = Releasing::Nothing;
+                return self.unreleased.remove(from, ack.packet_id);
+            }
+            if self.peer(from).released.remove(&ack.packet_id) {
+                return;
             }
             if self.peer(from).refusing.remove(&ack.packet_id) {
                 return self.ack(from.other(), AckKind::Pubrec, ack.packet_id, NOT_RELAYED);
             }
         }
         let is_refused = ack.kind == AckKind::Pubrec && ack.reason.is_error();
-        if from == Side::Local && (is_refused || ack.kind == AckKind::Pubcomp) {
-            self.unreleased.remove(ack.packet_id);
+        if is_refused || ack.kind == AckKind::Pubcomp {
+            self.unreleased.remove(from, ack.packet_id);
         }
         self.ack(from.other(), ack.kind, ack.packet_id, ack.reason);
     }

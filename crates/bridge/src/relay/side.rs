@@ -32,6 +32,9 @@ pub(super) struct Peer {
     pub(super) unanswered: Unanswered,
     /// QoS 2 messages that it was sent with QoS 1. At most the messages in flight.
     pub(super) lowered: BTreeSet<u16>,
+    /// Identifiers that were released before they were used again, without the PUBCOMP. At most the
+    /// messages in flight.
+    pub(super) released: BTreeSet<u16>,
     /// Identifiers of refused messages that this side may know: they are refused at the other side
     /// when this side has released them. At most the messages in flight.
     pub(super) refusing: BTreeSet<u16>,

@@ -397,6 +397,55 @@ fn a_session_that_has_only_queued_counts_as_new() {
     }
 }
 
+/// Otherwise the receiver would take the next message with such an identifier for a repetition.
+#[test]
+fn a_release_that_was_cut_off_begins_anew() {
+    for (receiver, lines) in [(Side::Local, "a in 2  "), (Side::Remote, "a out 2  ")] {
+        let is_lost = receiver.other() == Side::Local;
+        let own = settings(Version::V311, &[lines]);
+        let mut relay = opened(own.clone(), !is_lost, &connack(is_lost, NONE));
+        assert!(!relay.is_up() && relay.unreleased().is_due(receiver));
+        for pubrel in take(&mut relay, receiver).chunks(4).take(100) {
+            let id = u16::from_be_bytes([pubrel[2], pubrel[3]]);
+            let pubcomp = Packet::Ack(Ack::new(AckKind::Pubcomp, id, Reason::SUCCESS));
+            let version = relay.version_of(receiver);
+            give(&mut relay, receiver, version, &pubcomp).unwrap();
+        }
+        let unreleased = relay.take_unreleased();
+        // Both sessions are there now.
+        let mut relay = Relay::new(Arc::new(own), &Login::default(), 0);
+        relay.set_unreleased(unreleased);
+        for (side, version) in [(Side::Remote, Version::V311), (Side::Local, Version::V5)] {
+            give(&mut relay, side, version, &Packet::Connack(connack(true, NONE))).unwrap();
+        }
+        assert!(relay.peer(receiver).release.is_some());
+        assert!(relay.peer(receiver.other()).release.is_none());
+    }
+}
+
+/// The session of this broker was lost and is there again, but its CONNACK was not seen.
+#[test]
+fn an_identifier_that_this_broker_uses_again_is_released_first() {
+    let first = message("a", QoS::ExactlyOnce, NONE);
+    let mut before = up(Version::V311, &["a out 2  "], NONE);
+    give(&mut before, Side::Local, Version::V5, &Packet::Publish(first)).unwrap();
+    let mut relay = up(Version::V311, &["a out 2  "], NONE);
+    relay.set_unreleased(before.take_unreleased());
+    let other = Publish { payload: b"other", ..first };
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(other)).unwrap();
+    let pubrel = ack_bytes(Version::V311, AckKind::Pubrel, Reason::SUCCESS);
+    let sent = take(&mut relay, Side::Remote);
+    assert_eq!((&sent[..4], sent[4]), (&pubrel[..], 0x35));
+    // The first answer is not for the local broker.
+    acked(&mut relay, Side::Remote, AckKind::Pubcomp, Reason::SUCCESS).unwrap();
+    assert_eq!(take(&mut relay, Side::Local), []);
+    acked(&mut relay, Side::Remote, AckKind::Pubrec, Reason::SUCCESS).unwrap();
+    acked(&mut relay, Side::Remote, AckKind::Pubcomp, Reason::SUCCESS).unwrap();
+    let passed = [AckKind::Pubrec, AckKind::Pubcomp]
+        .map(|kind| ack_bytes(Version::V5, kind, Reason::SUCCESS));
+    assert_eq!(take(&mut relay, Side::Local), passed.concat());
+}
+
 fn acked(relay: &mut Relay, side: Side, kind: AckKind, reason: Reason) -> Result<usize, Down> {
     let version = relay.version_of(side);
     give(relay, side, version, &Packet::Ack(Ack::new(kind, 7, reason)))
@@ -524,6 +573,56 @@ fn a_suspect_that_is_answered_is_none_and_lets_the_others_pass() {
     // A message of another client is held, too.
     let next = Packet::Publish(message("a/c", QoS::AtMostOnce, NONE));
     assert_eq!(give(&mut relay, Side::Local, Version::V5, &next), Ok(0));
+}
+
+/// A remote that crashes because of a message loses its session, too.
+#[test]
+fn a_suspect_is_sent_while_identifiers_are_released() {
+    let (mut relay, sent) = suspected_while_releasing();
+    assert_eq!(sent, [0xC0, 0]);
+    assert!(!relay.takes(Side::Local) && relay.takes(Side::Remote));
+    give(&mut relay, Side::Remote, Version::V311, &Packet::Pingresp).unwrap();
+    assert!(relay.takes(Side::Local));
+    let suspect = Publish { dup: true, ..message("a/b", QoS::AtLeastOnce, NONE) };
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(suspect)).unwrap();
+    assert_eq!(take(&mut relay, Side::Remote)[0], 0x3B);
+    let (suspects, is_blamed) = relay.take_suspects(Some(Side::Remote));
+    assert!(is_blamed && suspects.closes(&suspect) == Some(2));
+}
+
+/// Its answer would come behind the message that waits for answers of the local broker.
+#[test]
+fn a_suspect_does_not_wait_for_a_message_that_waits_for_a_release() {
+    let (mut relay, _) = suspected_while_releasing();
+    let publish = Packet::Publish(message("b/c", QoS::ExactlyOnce, NONE));
+    assert_eq!(give(&mut relay, Side::Remote, Version::V311, &publish), Ok(0));
+    assert!(relay.takes(Side::Local) && !relay.takes(Side::Remote));
+    let suspect = Publish { dup: true, ..message("a/b", QoS::AtLeastOnce, NONE) };
+    give(&mut relay, Side::Local, Version::V5, &Packet::Publish(suspect)).unwrap();
+    assert_eq!(take(&mut relay, Side::Remote)[0], 0x3B);
+    while relay.releasing != Releasing::Nothing {
+        let released = take(&mut relay, Side::Local);
+        assert!(!released.is_empty());
+        for pubrel in released.chunks(4) {
+            let id = u16::from_be_bytes([pubrel[2], pubrel[3]]);
+            let pubcomp = Packet::Ack(Ack::new(AckKind::Pubcomp, id, Reason::SUCCESS));
+            give(&mut relay, Side::Local, Version::V5, &pubcomp).unwrap();
+        }
+    }
+    assert!(give(&mut relay, Side::Remote, Version::V311, &publish).unwrap() > 0);
+}
+
+/// The remote has closed the connection behind a message, and has lost its session.
+fn suspected_while_releasing() -> (Relay, Vec<u8>) {
+    let (mut relay, _) = resent(Suspects::default(), true);
+    let (suspects, _) = relay.take_suspects(Some(Side::Remote));
+    let settings = settings(Version::V311, &["a/# out 1  ", "b/# in 2  "]);
+    let mut relay = opened(settings, true, &connack(false, NONE));
+    relay.set_suspects(suspects);
+    let suspect = Publish { dup: true, ..message("a/b", QoS::AtLeastOnce, NONE) };
+    assert_eq!(give(&mut relay, Side::Local, Version::V5, &Packet::Publish(suspect)), Ok(0));
+    let sent = take(&mut relay, Side::Remote);
+    (relay, sent)
 }
 
 #[test]

@@ -328,7 +328,7 @@ impl<'a> Connection<'a> {
                 Action::QueueOpened { was_present } => self.queue_was_present = Some(was_present),
                 Action::Opened { local_present, remote_present } => {
                     self.is_opened = true;
-                    self.note_filters(|(file, _)| file.meet());
+                    self.note_filters(|(file, _)| file.meet(self.relay.unreleased()));
                     log_sessions(name, local_present, remote_present);
                 }
                 Action::Refused(refused) => {
@@ -347,7 +347,7 @@ impl<'a> Connection<'a> {
                 Action::Up if self.queue_was_present.is_some() => self.was_up = true,
                 Action::Up => {
                     self.was_up = true;
-                    self.note_filters(|(file, own)| file.settle(own));
+                    self.note_filters(|(file, own)| file.settle(own, self.relay.unreleased()));
                     self.figures.set_connected();
                     self.local.publish_state(true);
                     let data = json!({ "bridge": name, "address": self.figures.address() });

@@ -1,12 +1,13 @@
 //! The filters that a bridge has subscribed to, in a file: after a change of the configuration the
-//! subscriptions that are gone are removed from both sessions.
+//! subscriptions that are gone are removed from both sessions. And whose packet identifiers are
+//! still to be released: a release that a crash ends begins anew.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bridge::{Earlier, Side, TopicMap};
+use bridge::{Earlier, Side, TopicMap, Unreleased};
 use config::{BridgeConfig, Config};
 
 /// The file of one bridge, `bridges/NAME` in the data directory.
@@ -26,6 +27,8 @@ pub(super) struct Filters {
     /// The session in this broker has only queued: it was never connected together with that of
     /// the remote.
     pub(super) is_local_new: bool,
+    /// By side: all its packet identifiers are to be released.
+    is_due: [bool; 2],
 }
 
 impl FilterFile {
@@ -47,9 +50,10 @@ impl FilterFile {
     }
 
     /// A connection was up with these. The others are removed.
-    pub(super) fn settle(&self, own: &Filters) -> io::Result<()> {
+    pub(super) fn settle(&self, own: &Filters, unreleased: &Unreleased) -> io::Result<()> {
         let rows = own.rows.keys().map(|name| (name.clone(), true)).collect();
-        self.change(|all| *all = Filters { rows, is_local_new: false }).map(drop)
+        let is_due = due(unreleased);
+        self.change(|all| *all = Filters { rows, is_local_new: false, is_due }).map(drop)
     }
 
     /// The session in this broker is new.
@@ -63,8 +67,9 @@ impl FilterFile {
     }
 
     /// Both sessions are connected.
-    pub(super) fn meet(&self) -> io::Result<()> {
-        self.change(|all| all.is_local_new = false).map(drop)
+    pub(super) fn meet(&self, unreleased: &Unreleased) -> io::Result<()> {
+        let meet = |all: &mut Filters| (all.is_local_new, all.is_due) = (false, due(unreleased));
+        self.change(meet).map(drop)
     }
 
     /// Whether nothing was ever noted here.
@@ -102,7 +107,16 @@ impl Filters {
         let out = out.map(|map| (Side::Local.as_str(), map.local_filter()));
         let into = into.map(|map| (Side::Remote.as_str(), map.remote_filter()));
         let rows = out.chain(into).map(|name| (name, false)).collect();
-        Self { rows, is_local_new: false }
+        Self { rows, ..Self::default() }
+    }
+
+    /// What is known when the process begins.
+    pub(super) fn unreleased(&self) -> Unreleased {
+        let mut unreleased = Unreleased::default();
+        for side in Side::ALL.into_iter().filter(|side| self.is_due[*side as usize]) {
+            unreleased.set_due(side);
+        }
+        unreleased
     }
 
     pub(super) fn of_side(&self, side: Side) -> Vec<Earlier> {
@@ -110,6 +124,10 @@ impl Filters {
         own.map(|((_, filter), was_up)| Earlier { filter: filter.clone(), was_up: *was_up })
             .collect()
     }
+}
+
+fn due(unreleased: &Unreleased) -> [bool; 2] {
+    Side::ALL.map(|side| unreleased.is_due(side))
 }
 
 /// A line has the side and the filter. Others are from a hand that knows what it does, and ignored:
@@ -129,7 +147,8 @@ fn read(path: &Path) -> io::Result<Filters> {
         Some(((side.as_str(), filter.to_owned()), was_up))
     });
     let is_local_new = text.lines().any(|line| line == NEW_SESSION);
-    Ok(Filters { rows: rows.collect(), is_local_new })
+    let is_due = Side::ALL.map(|side| text.lines().any(|line| line == release_line(side)));
+    Ok(Filters { rows: rows.collect(), is_local_new, is_due })
 }
 
 fn write(path: &Path, filters: &Filters) -> io::Result<()> {
@@ -137,6 +156,9 @@ fn write(path: &Path, filters: &Filters) -> io::Result<()> {
         data::make_private(directory)?;
     }
     let mut text = if filters.is_local_new { format!("{NEW_SESSION}\n") } else { String::new() };
+    for side in Side::ALL.into_iter().filter(|side| filters.is_due[*side as usize]) {
+        text.push_str(&format!("{}\n", release_line(side)));
+    }
     for ((side, filter), was_up) in &filters.rows {
         let new = if *was_up { "" } else { NEW };
         text.push_str(&format!("{new}{side} {filter}\n"));
@@ -146,6 +168,11 @@ fn write(path: &Path, filters: &Filters) -> io::Result<()> {
 
 /// The line that says that the session in this broker is new.
 const NEW_SESSION: &str = "session new";
+
+/// The line that says that all packet identifiers of this side are to be released.
+fn release_line(side: Side) -> String {
+    format!("release {}", side.as_str())
+}
 
 /// Before the side of a filter that no connection was up with.
 const NEW: &str = "new-";
@@ -158,7 +185,7 @@ mod tests {
         let row = |(side, filter, was_up): &(&'static str, &str, bool)| {
             ((*side, (*filter).to_owned()), *was_up)
         };
-        Filters { rows: rows.iter().map(row).collect(), is_local_new: false }
+        Filters { rows: rows.iter().map(row).collect(), ..Filters::default() }
     }
 
     #[test]
@@ -177,17 +204,23 @@ mod tests {
             assert!(!file.is_empty().unwrap());
             let earlier = Earlier { filter: "a/ b".into(), was_up: false };
             assert_eq!(both.of_side(Side::Local), [earlier]);
-            file.settle(&new).unwrap();
+            file.settle(&new, &Unreleased::default()).unwrap();
             let settled =
                 of(&[("local", "a/ b", false), ("remote", "c", true), ("remote", "d", true)]);
             assert_eq!(file.begin(&old).unwrap(), settled);
-            file.settle(&old).unwrap();
+            file.settle(&old, &Unreleased::default()).unwrap();
             file.renew().unwrap();
             let renewed = of(&[("local", "a/ b", false), ("remote", "c", true)]);
             let renewed = Filters { is_local_new: true, ..renewed };
             assert_eq!(file.begin(&old).unwrap(), renewed);
-            file.meet().unwrap();
-            assert!(!file.begin(&old).unwrap().is_local_new);
+            let mut unreleased = Unreleased::default();
+            unreleased.set_due(Side::Remote);
+            file.meet(&unreleased).unwrap();
+            let met = file.begin(&old).unwrap();
+            assert!(!met.is_local_new);
+            assert_eq!(due(&met.unreleased()), [false, true]);
+            file.settle(&old, &Unreleased::default()).unwrap();
+            assert_eq!(due(&file.begin(&old).unwrap().unreleased()), [false, false]);
         }
     }
 }

@@ -60,7 +60,7 @@ impl Bridges {
                 poll,
                 is_stopping: bridges.is_stopping.clone(),
                 is_announced: config.is_announced,
-                unreleased: Unreleased::default(),
+                unreleased: None,
                 suspects: Suspects::default(),
                 backoff: BACKOFF_MIN,
                 is_queueing: false,
@@ -101,7 +101,8 @@ struct Keeper {
     is_stopping: Arc<AtomicBool>,
     /// False once the remote has refused the announcement of a bridge.
     is_announced: bool,
-    unreleased: Unreleased,
+    /// None: nothing was connected yet.
+    unreleased: Option<Unreleased>,
     suspects: Suspects,
     backoff: Duration,
     /// The local session has the subscriptions of the configuration.
@@ -215,12 +216,14 @@ impl Keeper {
         let mut connection =
             Connection::new(Arc::new(settings), &login, handshake, &self.local, &self.figures);
         let own = Filters::of(&self.settings.maps);
-        connection.set_earlier(&self.filters.begin(&own)?);
+        let earlier = self.filters.begin(&own)?;
+        connection.set_earlier(&earlier);
         connection.set_filters(&self.filters, own);
-        connection.set_unreleased(std::mem::take(&mut self.unreleased));
+        let unreleased = self.unreleased.take();
+        connection.set_unreleased(unreleased.unwrap_or_else(|| earlier.unreleased()));
         connection.set_suspects(std::mem::take(&mut self.suspects));
         let ended = connection.run(&mut self.poll, &self.is_stopping);
-        self.unreleased = connection.take_unreleased();
+        self.unreleased = Some(connection.take_unreleased());
         let ended = ended?;
         let is_blamed;
         (self.suspects, is_blamed) = connection.take_suspects(&ended);
