@@ -352,6 +352,12 @@ impl Durable {
     fn keep_group_to_limits(&mut self, cx: &mut Context, group: &mut Group, id: KeptId) {
         let Some(store) = &mut self.store else { return };
         let limits = cx.shared.settings.share_queue;
+        let mut waiting = group.waiting_here();
+        waiting.add(store.groups.get(id).map(KeptQueue::undispatched).unwrap_or_default());
+        // With what has expired: no look at that is needed where all has room.
+        if exceeded(waiting, &limits).is_none() {
+            return;
+        }
         if limits.overflow == Overflow::DropOldest {
             // What is in memory goes before what is in the journal.
             store.drop_group_surplus(cx, &group.name, id, &limits);

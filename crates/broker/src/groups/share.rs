@@ -535,9 +535,12 @@ impl Group {
     /// Drops from memory what is beyond the limits of the group's queue, which the journal may have
     /// a part of.
     pub(crate) fn keep_to_limits(&mut self, cx: &mut Context, durable: &Durable) {
-        cx.drop_group_expired(self);
         let kept = self.kept.map(|kept| durable.waiting_amount(kept)).unwrap_or_default();
         let limits = less(&cx.shared.settings.share_queue, kept);
+        if exceeded(self.waiting_here(), &limits).is_none() {
+            return;
+        }
+        cx.drop_group_expired(self);
         let (mut dropped, mut at_limit) = (0, None);
         while let Some(limit) = exceeded(self.waiting_here(), &limits)
             && let Some(was_live) = self.drop_one(limits.overflow)

@@ -157,7 +157,7 @@ impl Keeper {
                 let noted = match (was_present, is_unknown) {
                     (false, _) => self.filters.renew(),
                     // It is from another node of a cluster, which does not share the file.
-                    (true, true) => self.filters.settle(&own),
+                    (true, true) => self.filters.settle(&own, &earlier.unreleased()),
                     (true, false) => Ok(()),
                 };
                 if let Err(error) = noted {
