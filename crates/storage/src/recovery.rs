@@ -248,16 +248,18 @@ impl Recovery {
                 misfits.push(file.number);
             }
         }
-        let mut garbage: Vec<u32> = self.files.iter().map(|file| file.number).collect();
-        garbage.retain(|&number| number < oldest);
+        let mut void: Vec<u32> = self.files.iter().map(|file| file.number).collect();
+        void.retain(|&number| number < oldest);
         // The highest goes first, so that an end in between leaves no gap: that would be a loss.
-        garbage.extend(misfits.iter().rev());
+        misfits.reverse();
+        let space =
+            Space::with_garbage(spares, &misfits, &void, Position::new(head.segment, head.next));
         Recovered {
             report: self.report,
             ledger: self.ledger,
             identity,
             head,
-            space: Space::with_garbage(spares, garbage),
+            space,
             manifest: self.manifest,
             counts: self.counts,
         }

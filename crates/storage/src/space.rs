@@ -46,11 +46,20 @@ enum Work {
 }
 
 impl Space {
-    /// Files that recovery found and the journal has no use for.
-    pub(crate) fn with_garbage(spares: VecDeque<u32>, garbage: Vec<u32>) -> Self {
-        let after = Some(Position::default());
-        let stale = |number| Retired { number, capacity: 0, end: 0, after };
-        Self { spares, retired: garbage.into_iter().map(stale).collect(), ..Self::default() }
+    /// Files that recovery found and the journal has no use for: `misfits` were never begun, and
+    /// the journal begins behind the `void` ones, as it says before `end`. After the end of a
+    /// process that may be nowhere but in memory, and a loss of power would bring them back.
+    pub(crate) fn with_garbage(
+        spares: VecDeque<u32>,
+        misfits: &[u32],
+        void: &[u32],
+        end: Position,
+    ) -> Self {
+        let stale =
+            |after| move |&number| Retired { number, capacity: 0, end: 0, after: Some(after) };
+        let misfits = misfits.iter().map(stale(Position::default()));
+        let void = void.iter().map(stale(end));
+        Self { spares, retired: misfits.chain(void).collect(), ..Self::default() }
     }
 
     pub(crate) fn retire(&mut self, number: u32, usage: Usage) {
