@@ -10,6 +10,7 @@ use driver::testing::{PipeEnd, Reports};
 use session::{Dropped, Message};
 use storage::{AppendError, Status};
 
+use crate::cluster::Cluster;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
@@ -333,7 +334,9 @@ impl World {
         let (terms, client) = (&self.oracle.terms, &self.clients[who]);
         let may = match ended {
             Ended::Client(_) | Ended::Network | Ended::TakenOver | Ended::Shutdown => true,
-            Ended::NotKept | Ended::JournalFailed | Ended::Refused => terms.may_refuse,
+            Ended::NotKept | Ended::JournalFailed | Ended::Refused => {
+                terms.may_refuse || self.cluster.as_ref().is_some_and(Cluster::has_superseded)
+            }
             Ended::QueueFull => terms.is_lossy,
             Ended::Crowded => self.room_is_tight,
             Ended::KeepAlive => self.has_been_silent(who),

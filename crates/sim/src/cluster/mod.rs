@@ -122,6 +122,11 @@ impl Cluster {
         self.plan.fills
     }
 
+    /// The process of a node is about to replace itself: the streams have another writer.
+    pub(crate) fn has_superseded(&self) -> bool {
+        self.members.iter().any(|member| matches!(member.new_role, Some(Role::Ended(_))))
+    }
+
     /// All that has happened.
     pub(crate) fn toll(&self) -> Toll {
         let copies_resumed = self.members.iter().filter(|it| it.has_resumed).count() as u64;
