@@ -284,9 +284,12 @@ def test_questions_that_hang_count_against_those_who_ask(start, passwords, addre
         if is_known:
             assert published(peer, f"known/{number}") == 0x10
         peer.send(*(publish(f"hang/{number}/{nth}", b"", 1, nth + 2) for nth in range(40)))
-    eventually(lambda: failures(broker) > 20)
-    # From another address, and from one of theirs.
-    for address, client_id in ((1, "honest"), (2, "neighbour")):
+    # There are more addresses than places: until each has had its time-out, others may wait for one.
+    eventually(lambda: failures(broker) > max(20, 3 * addresses))
+    # From another address; and from one of theirs, where those have not taken all places for
+    # addresses in doubt.
+    others = [(1, "honest"), (2, "neighbour")][: 2 if addresses == 5 else 1]
+    for address, client_id in others:
         with dial(address, client_id) as honest:
             for number in range(20):
                 assert published(honest, f"t/{number}", number + 1) == 0x10
