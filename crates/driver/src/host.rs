@@ -11,6 +11,7 @@ use broker::{
 };
 use codec::Reason;
 
+use super::shards::Shards;
 use super::socket::Socket;
 
 /// Wakes who sleeps on a mailbox.
@@ -82,10 +83,11 @@ pub trait Host {
 
     fn answer(&mut self, asker: Self::Asker, answer: Answer);
 
-    fn on_order(&mut self, order: Self::Order, shards: &mut [Shard], now_ms: u64);
+    fn on_order(&mut self, order: Self::Order, shards: &mut Shards, now_ms: u64);
 
-    /// Hands over what the disks have to do. Once per turn, at its end, and once before the first.
-    fn drive_journals(&mut self, shards: &mut [Shard], now_ms: u64);
+    /// Hands over what the disks have to do, of the shards that are marked. Once per turn, at its
+    /// end, and once before the first.
+    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64);
 
     /// When it wants to be asked to do so, should nothing else happen.
     fn journals_deadline_ms(&self) -> Option<u64>;

@@ -21,6 +21,7 @@ mod allowance;
 mod host;
 mod mailbox;
 mod origin;
+mod shards;
 mod socket;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -30,5 +31,8 @@ pub use allowance::{Allowance, Charge, Owner, Purpose, ScopedOwner, Sharer, Shor
 pub use host::{Host, Waker};
 pub use mailbox::{Asked, Handover, Item, Mailbox};
 pub use origin::Origin;
+#[cfg(feature = "testing")]
+pub use shards::Flaw;
+pub use shards::{Places, Shards};
 pub use socket::{Read, Socket};
 pub use turn::{Driver, DriverParts, IncomingRoom, Ready, SLEEP_MS_MAX};

@@ -22,6 +22,7 @@ use slab::Slab;
 
 use crate::host::Host;
 use crate::mailbox::{Asked, Item, Mailbox};
+use crate::shards::Shards;
 use crate::socket::Socket;
 use arrivals::Arrivals;
 use incoming::Incoming;
@@ -152,7 +153,7 @@ pub struct Driver<H: Host> {
     mailbox: Arc<Mailbox<H>>,
     mailboxes: Arc<[Arc<Mailbox<H>>]>,
     /// Shard `n` lives on driver `n % drivers`, as its shard `n / drivers`.
-    shards: Vec<Shard>,
+    shards: Shards,
     connections: Slab<Connection<H>>,
     numbers: Numbers,
     buffer: Box<[u8]>,
@@ -194,7 +195,7 @@ impl<H: Host> Driver<H> {
             index: parts.index,
             mailbox: parts.mailboxes[parts.index].clone(),
             mailboxes: parts.mailboxes,
-            shards: parts.shards,
+            shards: Shards::new(parts.shards),
             connections: Slab::new(),
             numbers: Numbers::default(),
             buffer: vec![0; READ_BUFFER_BYTES].into(),
@@ -274,6 +275,7 @@ impl<H: Host> Driver<H> {
 
     fn drive_journals(&mut self) {
         self.host.drive_journals(&mut self.shards, self.now_ms);
+        self.shards.settle();
     }
 
     /// Has it come to its end after the order to stop?
@@ -300,7 +302,7 @@ impl<H: Host> Driver<H> {
     }
 
     pub fn shards(&self) -> &[Shard] {
-        &self.shards
+        self.shards.all()
     }
 
     /// Those that it has, with those that are leaving.
@@ -309,8 +311,20 @@ impl<H: Host> Driver<H> {
     }
 
     #[cfg(feature = "testing")]
-    pub fn shards_mut(&mut self) -> &mut [Shard] {
-        &mut self.shards
+    pub fn shard_mut(&mut self, place: usize) -> &mut Shard {
+        &mut self.shards[place]
+    }
+
+    /// What the next turn would pass by, though it is there.
+    #[cfg(feature = "testing")]
+    pub fn missed(&self) -> Option<String> {
+        self.shards.missed()
+    }
+
+    /// A planted bug.
+    #[cfg(feature = "testing")]
+    pub const fn plant(&mut self, flaw: crate::Flaw) {
+        self.shards.plant(flaw);
     }
 
     /// The slot of the connection with this number, in the shard that has it.
@@ -375,10 +389,10 @@ impl<H: Host> Driver<H> {
     /// How long nothing is due.
     fn idle_ms(&self) -> u64 {
         let now_ms = self.host.ms_at(self.host.now());
-        let shards = self.shards.iter().map(Shard::next_deadline_ms);
         let journals = self.host.journals_deadline_ms();
         let others = self.ends_at_ms.into_iter().chain(journals);
-        let next_ms = shards.chain(others).fold(self.waiting.until_ms, u64::min);
+        let own_ms = self.shards.next_deadline_ms().min(self.waiting.until_ms);
+        let next_ms = others.fold(own_ms, u64::min);
         next_ms.saturating_sub(now_ms).min(SLEEP_MS_MAX)
     }
 
@@ -403,26 +417,25 @@ impl<H: Host> Driver<H> {
                 self.shard(shard).on_publish_command(&message, now_ms);
             }
             Item::Access(rules) => {
-                for shard in &mut self.shards {
+                for shard in self.shards.all_mut() {
                     shard.set_access(rules.clone());
                 }
             }
             Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
             Item::MemoryLook => {
-                self.shards.iter_mut().for_each(|shard| shard.on_memory_look(now_ms));
+                let shards = self.shards.all_mut().iter_mut();
+                shards.for_each(|shard| shard.on_memory_look(now_ms));
             }
             Item::Shutdown => {
                 self.ends_at_ms = Some(now_ms + self.shutdown_grace_ms);
                 self.asked.clear();
-                for shard in &mut self.shards {
+                for shard in self.shards.all_mut() {
                     shard.on_shutdown(now_ms);
                 }
             }
             Item::CloseJournals => {
-                self.shards
-                    .iter_mut()
-                    .filter_map(Shard::journal_mut)
-                    .for_each(|journal| journal.close());
+                let journals = self.shards.all_mut().iter_mut().filter_map(Shard::journal_mut);
+                journals.for_each(|journal| journal.close());
             }
             Item::Order(order) => self.host.on_order(order, &mut self.shards, now_ms),
         }
@@ -472,20 +485,20 @@ impl<H: Host> Driver<H> {
     /// What is due: shards' timers, pauses, farewells.
     fn on_time(&mut self) {
         let has_heard_all = self.has_heard_all();
-        for shard in &mut self.shards {
-            if shard.next_deadline_ms() > self.now_ms && self.ticks_at_ms > self.now_ms {
-                continue;
-            }
+        let are_all_due = self.ticks_at_ms <= self.now_ms;
+        let due = if are_all_due { self.shards.places() } else { self.shards.due(self.now_ms) };
+        for place in due {
+            let shard = &mut self.shards[place];
             match has_heard_all {
                 true => shard.on_tick(self.now_ms),
                 false => shard.on_tick_unheard(self.now_ms),
             }
         }
-        if self.ticks_at_ms <= self.now_ms {
+        if are_all_due {
             self.ticks_at_ms = self.now_ms + SLEEP_MS_MAX;
             self.close_late();
         }
-        for place in 0..self.shards.len() {
+        for place in self.shards.marked() {
             self.take_pauses(place);
         }
         for key in self.waiting.take_if_due(self.now_ms) {
@@ -557,7 +570,7 @@ impl<H: Host> Driver<H> {
     }
 
     fn write_and_close(&mut self) {
-        for place in 0..self.shards.len() {
+        for place in self.shards.marked() {
             self.write_urgent(place);
             self.close_and_report(place);
             // An answer to a re-authentication.
@@ -570,33 +583,33 @@ impl<H: Host> Driver<H> {
 
     /// The turn is over, for all that was done in it: the next has its own budget of work.
     fn end_turn(&mut self) {
-        self.shards.iter_mut().for_each(Shard::end_turn);
+        for place in self.shards.marked() {
+            self.shards[place].end_turn();
+        }
         self.post();
     }
 
     /// How long did the work take that was done since the turn began? The next ones have as much as
     /// fits.
     fn measure_work(&mut self, began: Instant) {
-        let used = self.shards.iter().map(|shard| u64::from(shard.work().used())).sum();
+        let marked = self.shards.marked();
+        let used = marked.map(|place| u64::from(self.shards[place].work().used())).sum();
         if used >= UNITS_MEASURED_MIN {
             let units = self.work_pace.units(used, self.took_since(began), self.shards.len());
-            self.shards.iter_mut().for_each(|shard| shard.work_mut().set_units(units));
+            self.shards.set_units(units);
         }
     }
 
     fn post(&mut self) {
         let workers = self.mailboxes.len();
-        for shard in &mut self.shards {
-            for to in 0..shard.effects().mail.len() {
-                let mails = shard.effects_mut().take_batch(to as ShardId);
-                if mails.is_empty() {
-                    continue;
-                }
-                let mailbox = &self.mailboxes[to % workers];
-                if Arc::ptr_eq(mailbox, &self.mailbox) {
-                    self.local_mail.push((to as ShardId, mails));
+        for place in self.shards.marked() {
+            let effects = self.shards[place].effects_mut();
+            while let Some((to, mails)) = effects.next_batch() {
+                let index = usize::from(to) % workers;
+                if index == self.index {
+                    self.local_mail.push((to, mails));
                 } else {
-                    mailbox.put(Item::Mail(to as ShardId, mails));
+                    self.mailboxes[index].put(Item::Mail(to, mails));
                 }
             }
         }
@@ -617,8 +630,10 @@ impl<H: Host> Driver<H> {
             }
         }
         let closes = std::mem::take(&mut shard.effects_mut().closes);
-        for (scope, event) in std::mem::take(&mut shard.effects_mut().events) {
-            self.host.on_event(shard, scope, &event, self.now_ms);
+        if !shard.effects().events.is_empty() {
+            for (scope, event) in std::mem::take(&mut shard.effects_mut().events) {
+                self.host.on_event(shard, scope, &event, self.now_ms);
+            }
         }
         if !shard.effects().reauthentications.is_empty() {
             for ask in std::mem::take(&mut shard.effects_mut().reauthentications) {

@@ -128,7 +128,14 @@ impl World {
     fn end_turn(&mut self, index: usize) -> Result<(), String> {
         self.now_ms = self.clock.now_ms();
         self.hear(index)?;
+        self.judge_marks(index)?;
         self.judge_waits(index)
+    }
+
+    /// The next turn passes by no shard that has something to do.
+    fn judge_marks(&self, index: usize) -> Result<(), String> {
+        let missed = self.node.drivers.get(index).and_then(|driven| driven.driver.missed());
+        missed.map_or(Ok(()), Err)
     }
 
     /// Nobody waits for what is over, whatever others wait for.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use broker::{Mail, NO_CONNECTION, Name, Reauthenticated, Settings, Shard, ShardId, Shared};
 use codec::Reason;
 use driver::testing::{Alarm, BackEnd, Clock, MemoryHost, PipeEnd, Reports};
-use driver::{Driver, DriverParts, IncomingRoom, Item, Mailbox};
+use driver::{Driver, DriverParts, Flaw, IncomingRoom, Item, Mailbox};
 use policy::Access;
 
 use crate::policy::Person;
@@ -178,7 +178,7 @@ impl Node {
     pub(crate) fn shard(&mut self, shard: ShardId) -> &mut Shard {
         let (index, place) = (self.driver_of(shard), usize::from(shard) / self.driver_count);
         match self.drivers.get_mut(index) {
-            Some(driven) => &mut driven.driver.shards_mut()[place],
+            Some(driven) => driven.driver.shard_mut(place),
             None => &mut self.unborn[usize::from(shard)],
         }
     }
@@ -260,6 +260,11 @@ impl Node {
         let driven = &mut self.drivers[index];
         if self.sabotage == Some(Sabotage::ReuseNumbers) {
             driven.driver.forget_numbers();
+        }
+        match self.sabotage {
+            Some(Sabotage::ForgetMarks) => driven.driver.plant(Flaw::ForgetsMarks),
+            Some(Sabotage::KeepDeadlines) => driven.driver.plant(Flaw::KeepsDeadlines),
+            _ => {}
         }
         let count_max = if random.chance(50) { 1 + random.below(4) } else { usize::MAX };
         let (ready, has_more) = match only {

@@ -16,6 +16,10 @@ pub enum Sabotage {
     SwapItems,
     /// Who is woken sleeps on.
     SleepOn,
+    /// A shard that a turn has left something is not looked at in the next.
+    ForgetMarks,
+    /// When a shard has something to do by itself is asked once only.
+    KeepDeadlines,
     DoubleMail,
     /// A shard that is asked answers more than once, at once or later. The broker is to stand that:
     /// no promise is broken.

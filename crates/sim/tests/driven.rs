@@ -84,6 +84,16 @@ fn a_waker_that_wakes_nobody_is_seen() {
 }
 
 #[test]
+fn a_shard_that_is_not_looked_at_again_is_seen() {
+    is_caught(Sabotage::ForgetMarks);
+}
+
+#[test]
+fn an_old_deadline_of_a_shard_is_seen() {
+    is_caught(Sabotage::KeepDeadlines);
+}
+
+#[test]
 fn mail_that_is_taken_in_another_order_is_seen() {
     is_caught(Sabotage::SwapItems);
 }

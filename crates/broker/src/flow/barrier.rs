@@ -63,10 +63,14 @@ impl Barrier {
         self.waiting.push_back((self.asked + 1, waiting));
     }
 
+    /// Is there a question that has to be asked now?
+    pub(crate) fn has_question(&self) -> bool {
+        self.waiting.back().is_some_and(|(number, _)| *number > self.asked)
+    }
+
     /// The question that has to be asked now, if there is one.
     fn next_question(&mut self) -> Option<u64> {
-        let (number, _) = self.waiting.back()?;
-        (*number > self.asked).then(|| {
+        self.has_question().then(|| {
             self.asked += 1;
             self.asked
         })

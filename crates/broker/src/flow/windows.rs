@@ -104,6 +104,10 @@ impl CreditWindows {
         self.passed.clear();
     }
 
+    pub(crate) const fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
     /// A grant to be sent: all mail of that shard up to here is dealt with.
     pub(crate) fn next_grant(&mut self) -> Option<(ShardId, u64)> {
         self.requests.pop()

@@ -51,6 +51,10 @@ impl Dirty {
         self.urgent.pop_front()
     }
 
+    pub(crate) fn is_clean(&self) -> bool {
+        self.urgent.is_empty() && self.broadcast.is_empty()
+    }
+
     pub(crate) fn has_broadcast(&self) -> bool {
         !self.broadcast.is_empty()
     }

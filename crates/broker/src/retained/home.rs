@@ -225,6 +225,10 @@ impl Retained {
         self.give_pages(effects);
     }
 
+    pub(crate) fn has_pages_to_give(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// A turn is over, and there may be more pages.
     pub(crate) fn give_more_pages(&mut self, effects: &mut Effects) {
         self.given = 0;

@@ -61,6 +61,8 @@ pub struct Effects {
     pub closes: Vec<Close>,
     /// Mail per shard, also for the sender itself, in order.
     pub mail: Vec<Vec<Mail>>,
+    /// A bit for each shard that mail was sent to since it was taken.
+    mailed: u64,
     /// Read nothing from the connection before the time; `NEVER`: before another word about it.
     /// The latest word about a connection counts.
     pub pauses: Vec<(u64, u64)>,
@@ -94,6 +96,7 @@ impl Effects {
         Self {
             closes: Vec::new(),
             mail: (0..shared.shard_count).map(|_| Vec::new()).collect(),
+            mailed: 0,
             pauses: Vec::new(),
             events: Vec::new(),
             reauthentications: Vec::new(),
@@ -131,6 +134,7 @@ impl Effects {
     pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
         let bytes = mail.message_bytes();
         self.metrics().mail_sent.add(1);
+        self.mailed |= 1 << shard;
         self.mail[usize::from(shard)].push(mail);
         if bytes > 0
             && shard != self.id
@@ -219,8 +223,33 @@ impl Effects {
         self.pauses.push((connection, until_ms));
     }
 
+    /// Is there anything for the driver, but writes?
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mailed == 0
+            && self.pauses.is_empty()
+            && self.closes.is_empty()
+            && self.events.is_empty()
+            && self.answers.is_empty()
+            && self.questions.is_empty()
+            && self.reauthentications.is_empty()
+            && !self.has_traced()
+    }
+
+    /// Takes the mail for the next shard that there is some for.
+    pub fn next_batch(&mut self) -> Option<(ShardId, Vec<Mail>)> {
+        while self.mailed != 0 {
+            let shard = self.mailed.trailing_zeros() as ShardId;
+            let mails = self.take_batch(shard);
+            if !mails.is_empty() {
+                return Some((shard, mails));
+            }
+        }
+        None
+    }
+
     /// Takes the mail for a shard, to be handed to its [`crate::Shard::on_batch`].
     pub fn take_batch(&mut self, shard: ShardId) -> Vec<Mail> {
+        self.mailed &= !(1 << shard);
         let mails = &mut self.mail[usize::from(shard)];
         if mails.is_empty() {
             return Vec::new();

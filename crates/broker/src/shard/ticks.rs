@@ -22,6 +22,16 @@ impl Shard {
         self.cx.ask_barrier();
     }
 
+    /// Has the end of a turn left something that the next has to look at, whatever happens?
+    pub fn has_leftovers(&self) -> bool {
+        !self.cx.effects.is_empty()
+            || !self.cx.dirty.is_clean()
+            || !self.cx.doomed.is_empty()
+            || self.cx.effects.windows_read().has_requests()
+            || self.cx.flow.barrier.has_question()
+            || self.retained.has_pages_to_give()
+    }
+
     /// Publishers that stand in a line though nothing is in their way. None do when all mail is
     /// dealt with. For tests: looks at all that wait.
     pub fn overdue_waits(&self) -> usize {

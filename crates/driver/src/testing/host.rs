@@ -13,7 +13,7 @@ use broker::{
 use codec::Reason;
 
 use super::pipe::{Pipe, PipeEnd, Watched};
-use crate::{Host, Ready, Waker};
+use crate::{Host, Ready, Shards, Waker};
 
 /// The one clock of a world.
 #[derive(Debug)]
@@ -228,11 +228,12 @@ impl Host for MemoryHost {
         self.reports.borrow_mut().answers.push((asker, answer));
     }
 
-    fn on_order(&mut self, (): (), _shards: &mut [Shard], _now_ms: u64) {}
+    fn on_order(&mut self, (): (), _shards: &mut Shards, _now_ms: u64) {}
 
-    fn drive_journals(&mut self, shards: &mut [Shard], now_ms: u64) {
+    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) {
         let mut commands = Vec::new();
-        for shard in shards {
+        for place in shards.marked() {
+            let shard = &mut shards[place];
             shard.take_disk_commands(&mut commands, now_ms);
             let of_shard = commands.drain(..).map(|command| (shard.id(), command));
             self.reports.borrow_mut().commands.extend(of_shard);

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-use broker::{Shard, key_of};
+use broker::key_of;
 use session::Outbox;
 
 use super::{Driver, State};
@@ -38,7 +38,7 @@ impl<H: Host> Driver<H> {
         }
         let began = self.host.now();
         for _ in 0..BROADCAST_WRITES_PER_TURN / BROADCAST_STRIDE {
-            for place in 0..self.shards.len() {
+            for place in self.shards.marked() {
                 self.write_stride(place);
             }
             if !self.has_broadcast() || self.took_since(began) >= BROADCAST_TIME_MAX {
@@ -56,7 +56,7 @@ impl<H: Host> Driver<H> {
     }
 
     pub(super) fn has_broadcast(&self) -> bool {
-        self.shards.iter().any(Shard::has_broadcast)
+        self.shards.marked().any(|place| self.shards[place].has_broadcast())
     }
 
     /// Writes the outbox of a connection, as far as the socket takes it.

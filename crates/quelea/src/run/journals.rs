@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::{Shard, ShardId};
+use driver::Shards;
 use storage::{Command, CommandId, Completion, Fault, Journal, Outcome, Position, Stats, Status};
 
 use super::mailbox::{Item, Mailbox};
@@ -166,14 +167,19 @@ impl Journals {
         })
     }
 
-    /// Hands over what the disks have to do, and looks how the journals are. Once per turn.
-    pub(super) fn carry_out(&mut self, shards: &mut [Shard], now_ms: u64) {
+    /// Hands over what the disks have to do, and looks how the journals are: those of shards that
+    /// something has happened to, and now and then all. Once per turn.
+    pub(super) fn carry_out(&mut self, shards: &mut Shards, now_ms: u64) {
         let shows_figures = self.figures_at_ms <= now_ms;
         if shows_figures {
             self.figures_at_ms = now_ms + FIGURES_INTERVAL_MS;
         }
         self.is_stale = !shows_figures;
-        for (place, shard) in shards.iter_mut().enumerate() {
+        if shows_figures || !self.is_open {
+            shards.all_mut();
+        }
+        for place in shards.marked() {
+            let shard = &mut shards[place];
             shard.take_disk_commands(&mut self.commands, now_ms);
             for command in self.commands.drain(..) {
                 if let Err(completion) = self.disks[place].submit(command) {
@@ -195,7 +201,7 @@ impl Journals {
             }
         }
         if !self.is_open {
-            self.report_open(shards);
+            self.report_open(shards.all());
         }
     }
 

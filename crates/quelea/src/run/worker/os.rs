@@ -13,7 +13,7 @@ use broker::{
     Scope, ServiceAnswer, Shard, ShardId, Span, TraceFilter, Traced,
 };
 use codec::Reason;
-use driver::{Charge, Host, Item, Origin, Read, Socket, Waker};
+use driver::{Charge, Host, Item, Origin, Read, Shards, Socket, Waker};
 use mio::{Interest, Poll, Registry, Token};
 use net::Stream;
 use storage::Journal;
@@ -138,7 +138,7 @@ impl Os {
     }
 
     /// Lists may come in another order than they were made in.
-    fn on_bans(&mut self, listed: Arc<Lists>, ends: bool, shards: &mut [Shard], now_ms: u64) {
+    fn on_bans(&mut self, listed: Arc<Lists>, ends: bool, shards: &mut Shards, now_ms: u64) {
         if listed.serial > self.bans.serial {
             self.bans = listed;
         }
@@ -149,7 +149,7 @@ impl Os {
         let is_banned = |client: Name<'_>, username: Option<&str>, peer: &str| {
             self.is_banned(client, username, peer, wall_secs)
         };
-        for shard in shards {
+        for shard in shards.all_mut() {
             shard.on_bans(is_banned, now_ms);
         }
     }
@@ -268,23 +268,21 @@ impl Host for Os {
         let _ = asker.send(answer);
     }
 
-    fn on_order(&mut self, order: Order, shards: &mut [Shard], now_ms: u64) {
+    fn on_order(&mut self, order: Order, shards: &mut Shards, now_ms: u64) {
         match order {
             Order::Bans { listed, ends } => self.on_bans(listed, ends, shards, now_ms),
-            Order::Revoked => shards.iter_mut().for_each(|shard| shard.on_revoked(now_ms)),
-            Order::Pin(answer) => pin_journals(shards, &answer),
-            Order::FinishStamps => {
-                shards.iter_mut().filter_map(Shard::journal_mut).for_each(Journal::finish_stamp)
+            Order::Revoked => {
+                shards.all_mut().iter_mut().for_each(|shard| shard.on_revoked(now_ms))
             }
-            Order::Unpin => {
-                shards.iter_mut().filter_map(Shard::journal_mut).for_each(Journal::unpin)
-            }
+            Order::Pin(answer) => pin_journals(shards.all_mut(), &answer),
+            Order::FinishStamps => journals(shards).for_each(Journal::finish_stamp),
+            Order::Unpin => journals(shards).for_each(Journal::unpin),
             Order::Traces(filters) => {
-                shards.iter_mut().for_each(|shard| shard.set_traces(&filters))
+                shards.all_mut().iter_mut().for_each(|shard| shard.set_traces(&filters))
             }
             Order::Verdict { shard, connection, number, answer } => {
                 self.asked.remove(&(shard, connection));
-                if let Some(shard) = shards.iter_mut().find(|own| own.id() == shard) {
+                if let Some(shard) = shards.find_mut(shard) {
                     shard.on_verdict(connection, number, answer, now_ms);
                 }
             }
@@ -292,7 +290,7 @@ impl Host for Os {
         }
     }
 
-    fn drive_journals(&mut self, shards: &mut [Shard], now_ms: u64) {
+    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) {
         if let Some(journals) = &mut self.parts.journals {
             journals.carry_out(shards, now_ms);
         }
@@ -308,6 +306,10 @@ impl Host for Os {
             journals.have_ended()
         })
     }
+}
+
+fn journals(shards: &mut Shards) -> impl Iterator<Item = &mut Journal> {
+    shards.all_mut().iter_mut().filter_map(Shard::journal_mut)
 }
 
 fn pin_journals(shards: &mut [Shard], answer: &Sender<Pinned>) {
