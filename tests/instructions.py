@@ -76,6 +76,10 @@ WORKS = [
     Work("turn of a driver with 16", "1-0-16", 400, "driver", 16),
     Work("turns of a driver, 5, QoS 1, both acknowledged", "1-1-1", 5_000, "driver"),
     Work("turns of a driver with 16", "1-1-16", 400, "driver", 16),
+    Work("turn with 1 of 4 shards busy, 5, QoS 0", "1-0-1-4-1", 5_000, "driver"),
+    Work("turn with 1 of 16 shards busy", "1-0-1-16-1", 5_000, "driver"),
+    Work("turn with 4 of 4 shards busy", "1-0-1-4-4", 2_000, "driver", 4),
+    Work("turns with 1 of 16 shards busy, 5, QoS 1", "1-1-1-16-1", 5_000, "driver"),
     Work("16 to a second driver, 5, QoS 0", "2-0-16", 400, "driver", 16),
     Work("16 to a second driver, 5, QoS 1, both acknowledged", "2-1-16", 400, "driver", 16),
 ]

@@ -1,8 +1,8 @@
 //! The shards of a driver, and which of them a turn has to look at.
 //!
-//! Whoever gets a shard to change marks it. A turn visits only shards that are marked or due, and
-//! takes the mark away at its end, unless something is left. So a shard that has nothing to do
-//! costs nothing, and a forgotten visit is not possible: without the mark nothing has changed.
+//! A shard is marked when a function gets it to change it. A turn visits only shards that are
+//! marked or due, and takes the mark away at its end, unless something is left. So a shard that has
+//! nothing to do costs nothing, and none is forgotten: without the mark nothing has changed.
 
 use std::ops::{Index, IndexMut};
 
@@ -26,7 +26,7 @@ pub struct Shards {
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Marks are taken away though something is left.
+    /// Who gets a shard to change does not mark it.
     ForgetsMarks,
     /// When a shard is due is not asked anew.
     KeepsDeadlines,
@@ -37,7 +37,12 @@ pub enum Flaw {
 pub struct Places(u64);
 
 impl Shards {
-    pub(crate) fn new(shards: Vec<Shard>) -> Self {
+    /// All are marked at first.
+    ///
+    /// # Panics
+    ///
+    /// With more than 64 shards.
+    pub fn new(shards: Vec<Shard>) -> Self {
         assert!(shards.len() <= u64::BITS as usize, "{} shards on one driver", shards.len());
         let deadlines_ms = vec![0; shards.len()];
         let mut own = Self {
@@ -92,7 +97,8 @@ impl Shards {
         self.shards.iter_mut().for_each(|shard| shard.work_mut().set_units(units));
     }
 
-    /// Those that have something to do by themselves at this time.
+    /// Those that have something to do by themselves at this time. Who is marked is asked anew: it
+    /// may have got something in this turn that is due at once.
     pub(crate) fn due(&self, now_ms: u64) -> Places {
         let is_due = |place: &usize| self.deadline_ms(*place) <= now_ms;
         match self.next_ms <= now_ms {
@@ -123,7 +129,7 @@ impl Shards {
             }
         }
         self.next_ms = self.deadlines_ms.iter().copied().min().unwrap_or(NEVER);
-        self.set_marked(left);
+        self.marked = left;
     }
 
     #[cfg(not(feature = "testing"))]
@@ -132,8 +138,8 @@ impl Shards {
     }
 
     #[cfg(not(feature = "testing"))]
-    const fn set_marked(&mut self, left: Places) {
-        self.marked = left;
+    const fn mark(&mut self, place: usize) {
+        self.marked.insert(place);
     }
 }
 
@@ -150,9 +156,10 @@ impl Shards {
         }
     }
 
-    fn set_marked(&mut self, left: Places) {
-        let forgets = self.flaw == Some(Flaw::ForgetsMarks);
-        self.marked = if forgets { Places::default() } else { left };
+    fn mark(&mut self, place: usize) {
+        if self.flaw != Some(Flaw::ForgetsMarks) {
+            self.marked.insert(place);
+        }
     }
 
     /// What a turn would pass by though it is there.
@@ -176,14 +183,16 @@ impl Shards {
 impl Index<usize> for Shards {
     type Output = Shard;
 
+    #[inline]
     fn index(&self, place: usize) -> &Shard {
         &self.shards[place]
     }
 }
 
 impl IndexMut<usize> for Shards {
+    #[inline]
     fn index_mut(&mut self, place: usize) -> &mut Shard {
-        self.marked.insert(place);
+        self.mark(place);
         &mut self.shards[place]
     }
 }
@@ -205,12 +214,14 @@ impl Places {
 impl Iterator for Places {
     type Item = usize;
 
+    #[inline]
     fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
         let place = self.0.trailing_zeros();
-        (place < u64::BITS).then(|| {
-            self.0 &= self.0 - 1;
-            place as usize
-        })
+        self.0 &= self.0 - 1;
+        Some(place as usize)
     }
 }
 

@@ -16,7 +16,7 @@ pub enum Sabotage {
     SwapItems,
     /// Who is woken sleeps on.
     SleepOn,
-    /// A shard that a turn has left something is not looked at in the next.
+    /// A shard that has changed is not looked at.
     ForgetMarks,
     /// When a shard has something to do by itself is asked once only.
     KeepDeadlines,

@@ -84,7 +84,7 @@ fn a_waker_that_wakes_nobody_is_seen() {
 }
 
 #[test]
-fn a_shard_that_is_not_looked_at_again_is_seen() {
+fn a_shard_that_has_changed_and_is_not_looked_at_is_seen() {
     is_caught(Sabotage::ForgetMarks);
 }
 

@@ -45,6 +45,14 @@ impl Durable {
         }
         store.journal.take_commands(out, now_ms);
     }
+
+    /// Is there something that the journal did not take yet, and is to be given again?
+    pub(crate) fn has_unwritten(&self) -> bool {
+        let has = |store: &Store| {
+            !store.noted.is_empty() || !store.moved.is_empty() || store.chunk.is_some()
+        };
+        self.store.as_ref().is_some_and(|store| has(store))
+    }
 }
 
 impl Store {

@@ -30,6 +30,7 @@ impl Shard {
             || self.cx.effects.windows_read().has_requests()
             || self.cx.flow.barrier.has_question()
             || self.retained.has_pages_to_give()
+            || self.durable.has_unwritten()
     }
 
     /// Publishers that stand in a line though nothing is in their way. None do when all mail is

@@ -572,11 +572,11 @@ mod tests {
         let board = Arc::new(JournalBoard::new(0, Health::new()));
         let (phases, _ends) = std::sync::mpsc::channel();
         let mut journals = Journals::start([], &mailbox, &board, &phases).unwrap();
-        journals.carry_out(&mut [], 1000);
+        journals.carry_out(&mut Shards::new(Vec::new()), 1000);
         assert_eq!(journals.next_deadline_ms(), None);
-        journals.carry_out(&mut [], 1001);
+        journals.carry_out(&mut Shards::new(Vec::new()), 1001);
         assert_eq!(journals.next_deadline_ms(), Some(1000 + FIGURES_INTERVAL_MS));
-        journals.carry_out(&mut [], 1000 + FIGURES_INTERVAL_MS);
+        journals.carry_out(&mut Shards::new(Vec::new()), 1000 + FIGURES_INTERVAL_MS);
         assert_eq!(journals.next_deadline_ms(), None);
     }
 
