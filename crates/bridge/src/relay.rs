@@ -47,6 +47,7 @@ pub struct Relay {
     suspects: Suspects,
     probe: Probe,
     now_ms: u64,
+    /// Nothing more is taken from the remote before that.
     releasing: Releasing,
     sides: [Peer; 2],
     actions: VecDeque<Action>,
@@ -434,7 +435,8 @@ impl Relay {
                 }
             }
         }
-        if self.sides[Side::Local as usize].release.is_none() {
+        let is_released = self.sides[Side::Local as usize].release.is_none();
+        if self.releasing == Releasing::All && is_released {
             self.releasing = Releasing::Nothing;
         }
         if self.sides.iter().all(|peer| peer.release.is_none()) {

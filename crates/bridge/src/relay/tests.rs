@@ -575,6 +575,28 @@ fn a_suspect_that_is_answered_is_none_and_lets_the_others_pass() {
     assert_eq!(give(&mut relay, Side::Local, Version::V5, &next), Ok(0));
 }
 
+/// The rest of a release at the remote has no say in that.
+#[test]
+fn an_identifier_is_released_once_while_others_are() {
+    let first = message("a", QoS::ExactlyOnce, NONE);
+    let mut before = up(Version::V311, &["a both 2  "], NONE);
+    give(&mut before, Side::Remote, Version::V311, &Packet::Publish(first)).unwrap();
+    let mut unreleased = before.take_unreleased();
+    unreleased.set_due(Side::Remote);
+    let own = settings(Version::V311, &["a both 2  "]);
+    let mut relay = Relay::new(Arc::new(own), &Login::default(), 0);
+    relay.set_unreleased(unreleased);
+    for (side, version) in [(Side::Remote, Version::V311), (Side::Local, Version::V5)] {
+        give(&mut relay, side, version, &Packet::Connack(connack(true, NONE))).unwrap();
+    }
+    let other = Packet::Publish(Publish { payload: b"other", ..first });
+    for expected in [ack_bytes(Version::V5, AckKind::Pubrel, Reason::SUCCESS), Vec::new()] {
+        assert_eq!(give(&mut relay, Side::Remote, Version::V311, &other), Ok(0));
+        assert_eq!(take(&mut relay, Side::Local), expected);
+        take(&mut relay, Side::Remote);
+    }
+}
+
 /// A remote that crashes because of a message loses its session, too.
 #[test]
 fn a_suspect_is_sent_while_identifiers_are_released() {
