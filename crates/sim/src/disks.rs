@@ -51,6 +51,7 @@ impl Disks {
         let mut settings = Settings {
             slack_segments: random.below(3) as u32,
             commit_delay_ms: COMMIT_DELAY_MS[thrift.below(COMMIT_DELAY_MS.len())],
+            lazy_commit_ms: LAZY_COMMIT_MS[thrift.below(LAZY_COMMIT_MS.len())],
             sync_interval_ms: SYNC_INTERVAL_MS,
             retry_ms: 200,
             ..Settings::with_segment_bytes(SEGMENT_BYTES << random.below(2))
@@ -294,3 +295,6 @@ pub(crate) const SYNC_INTERVAL_MS: u32 = 500;
 
 /// Most worlds have none, as most brokers.
 pub(crate) const COMMIT_DELAY_MS: [u32; 4] = [0, 0, 2, 20];
+
+/// How long records that nobody waits for may wait, in the logs of a world.
+pub(crate) const LAZY_COMMIT_MS: [u32; 3] = [0, 3, 30];

@@ -6,6 +6,7 @@ use crate::command::{Command, CommandId, Fault, FaultKind, Step};
 use crate::format::{FLAG_MARK, FLAG_OPEN, FLAG_SEAL};
 use crate::journal::{Journal, Level, Phase};
 use crate::position::Position;
+use crate::settings::Settings;
 
 /// What has been handed to the disk, and what it has made of it.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Commit {
     last_append_ms: u64,
     /// Since when there have been records that no commit has, if they may wait for others.
     delayed_since: Option<u64>,
+    /// One of them is waited for. Set for what was delayed before, if it was.
+    is_awaited: bool,
     retry_at: Option<u64>,
     /// Why the last commit could not be carried out for now.
     pub(crate) unavailable: Option<Fault>,
@@ -56,6 +59,7 @@ impl Commit {
             unsynced_since: None,
             last_append_ms: 0,
             delayed_since: None,
+            is_awaited: false,
             retry_at: None,
             unavailable: None,
         }
@@ -67,10 +71,11 @@ impl Commit {
 
     pub(crate) fn note_append(&mut self, level: Level, position: Position, now_ms: u64) {
         self.last_append_ms = now_ms;
+        self.is_awaited |= level > Level::Lazy;
         match level {
             // Any end behind the record's beginning covers it: commits take whole batches.
             Level::Fsync => self.sync_target = Position::from_bits(position.to_bits() + 1),
-            Level::Disk => {
+            Level::Lazy | Level::Disk => {
                 self.unsynced_since.get_or_insert(now_ms);
             }
         }
@@ -85,6 +90,7 @@ impl Journal {
             return;
         }
         self.commit.delayed_since = None;
+        self.commit.is_awaited = false;
         self.commit.retry_at = None;
         self.close_batches();
         let mut steps: Vec<Step> = self.queue.drain(..).collect();
@@ -111,13 +117,25 @@ impl Journal {
     /// Whether the next commit waits for more records. Only records may be late: what a journal
     /// needs to open, to go on in the next segment or to close is not delayed.
     fn delays_records(&mut self, now_ms: u64) -> bool {
-        let delay = u64::from(self.settings.commit_delay_ms);
+        let delay = self.delay_ms();
         let has_records_only = self.open.is_some() && self.queue.is_empty() && !self.upkeep.is_due;
         if delay == 0 || self.phase != Phase::Running || !has_records_only {
             return false;
         }
         let since = *self.commit.delayed_since.get_or_insert(now_ms);
         now_ms < since + delay
+    }
+
+    /// How long records may wait for others. Those that nobody waits for have more time, unless
+    /// something else does: a sync, or space that comes back once the journal says that it begins
+    /// behind it.
+    fn delay_ms(&self) -> u64 {
+        let Settings { commit_delay_ms, lazy_commit_ms, .. } = self.settings;
+        let is_lazy = !self.commit.is_awaited
+            && self.commit.sync_target <= self.commit.synced
+            && !self.space.oldest_is_unwritten();
+        let delay_ms = if is_lazy { commit_delay_ms.max(lazy_commit_ms) } else { commit_delay_ms };
+        u64::from(delay_ms)
     }
 
     /// Whether the disk has nothing to do, or will have soon and there is much to do.
@@ -254,7 +272,7 @@ impl Journal {
 
     /// None while the disk is at it: when it is done, somebody looks again.
     pub(crate) fn commit_deadline(&self) -> Option<u64> {
-        let delay = u64::from(self.settings.commit_delay_ms);
+        let delay = self.delay_ms();
         let delayed = self.commit.delayed_since.map(|since| since + delay);
         let may_go = self.commit.in_flight.is_empty() && self.commit.retry_at.is_none();
         let delayed = delayed.filter(|_| may_go);

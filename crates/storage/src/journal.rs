@@ -55,6 +55,9 @@ pub struct Journal {
 /// When a record counts as committed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
+    /// As [`Level::Disk`], but nobody waits for it: it goes with the next commit, or when it is
+    /// `lazy_commit_ms` old.
+    Lazy,
     /// Handed to the operating system: survives the end of the process, not a loss of power. It is
     /// synced within `sync_interval_ms` all the same.
     Disk,
@@ -298,8 +301,9 @@ impl Journal {
         &mut self,
         kind: RecordKind,
         parts: &[&[u8]],
+        level: Level,
     ) -> Result<Position, AppendError> {
-        self.append_as(Class::Copy, kind, parts, Level::Disk)
+        self.append_as(Class::Copy, kind, parts, level)
     }
 
     /// Says that `bytes` of the record at `position` are no longer needed; see
@@ -321,7 +325,7 @@ impl Journal {
     /// Whether the record at `position` is committed at `level`.
     pub fn is_committed(&self, position: Position, level: Level) -> bool {
         match level {
-            Level::Disk => position < self.commit.written,
+            Level::Lazy | Level::Disk => position < self.commit.written,
             Level::Fsync => position < self.commit.synced,
         }
     }
@@ -392,7 +396,8 @@ impl Journal {
         commit.into_iter().chain(space).flatten().chain(reads).min()
     }
 
-    /// Whether records wait for others to share a commit with, see [`Settings::commit_delay_ms`].
+    /// Whether records wait for others to share a commit with, see [`Settings::commit_delay_ms`]
+    /// and [`Settings::lazy_commit_ms`].
     pub fn delays_commit(&self) -> bool {
         self.commit.is_delayed() && self.poison.is_none()
     }

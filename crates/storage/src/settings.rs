@@ -40,6 +40,9 @@ pub struct Settings {
     /// Milliseconds that records may wait for others to share their commit with, while the disk is
     /// idle. A full batch does not wait. Default 0: no record waits.
     pub commit_delay_ms: u32,
+    /// Milliseconds that records of [`Level::Lazy`](crate::Level::Lazy) may wait for others to
+    /// share their commit with. Default 50. A process that is killed takes those that wait with it.
+    pub lazy_commit_ms: u32,
     /// Milliseconds after which records of level `disk` are synced too. Default 1000.
     pub sync_interval_ms: u32,
     /// Bytes that the manifest is ahead of what is written, at least. Default 64 KiB.
@@ -66,6 +69,7 @@ impl Default for Settings {
             reclaim_chunk_bytes: MIB,
             retry_ms: 1000,
             commit_delay_ms: 0,
+            lazy_commit_ms: 50,
             sync_interval_ms: 1000,
             manifest_ahead_bytes: 64 * KIB,
             manifest_interval_ms: 60_000,

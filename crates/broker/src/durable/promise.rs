@@ -44,7 +44,7 @@ pub(super) struct Promises {
 impl Promises {
     pub(crate) fn push(&mut self, position: Position, level: Level, promise: Promise) {
         match level {
-            Level::Disk => self.disk.push_back((position, promise)),
+            Level::Lazy | Level::Disk => self.disk.push_back((position, promise)),
             Level::Fsync => self.fsync.push_back((position, promise)),
         }
     }

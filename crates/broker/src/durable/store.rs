@@ -276,7 +276,7 @@ impl Store {
         let position = match class {
             Class::Normal => self.journal.append(kind, &parts, level),
             Class::Essential => self.journal.append_essential(kind, &parts, level),
-            Class::Copy => self.journal.append_copy(kind, &parts),
+            Class::Copy => self.journal.append_copy(kind, &parts, level),
         }?;
         Ok(RecordLocation::new(position, bytes))
     }
@@ -287,7 +287,7 @@ impl Store {
         kind: RecordKind,
         bytes: &[u8],
     ) -> Result<RecordLocation, AppendError> {
-        let position = self.journal.append_copy(kind, &[bytes])?;
+        let position = self.journal.append_copy(kind, &[bytes], Level::Disk)?;
         Ok(RecordLocation::new(position, weight(bytes.len()) as u32))
     }
 

@@ -56,7 +56,8 @@ impl Durable {
 }
 
 impl Store {
-    /// Writes which deliveries have got packet ids.
+    /// Writes which deliveries have got packet ids. A list is lazy if none of them waits for it: a
+    /// crash repeats them without DUP, or under other packet ids.
     fn write_in_flight(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
         while !self.noted.is_empty() {
             let mut buffer = InFlightBuf::for_entries(self.noted.len(), self.list_bytes_max);
@@ -69,7 +70,7 @@ impl Store {
                 }
             }
             let awaited = self.noted[..count].iter().filter(|noted| noted.then.is_some());
-            let level = awaited.map(|noted| noted.level).max().unwrap_or(Level::Disk);
+            let level = awaited.map(|noted| noted.level).max().unwrap_or(Level::Lazy);
             let fact = Fact::InFlight(buffer.as_in_flight());
             let place = self.append_list(&fact, level)?;
             let rest = self.noted.split_off(count);
@@ -115,7 +116,9 @@ impl Store {
         Ok(())
     }
 
-    /// Writes one list of the first of these queues. Returns how many it has dealt with.
+    /// Writes one list of the first of these queues. Returns how many it has dealt with. A crash
+    /// that takes a lazy one repeats deliveries of QoS 1, and what other shards have seen. With a
+    /// group it is not lazy: its members forget on their own shards what they have acknowledged.
     pub(super) fn write_progress_of(
         &mut self,
         sessions: &mut Sessions,
@@ -136,7 +139,12 @@ impl Store {
         if written.is_empty() {
             return Ok(count);
         }
-        let place = self.append_list(&Fact::Progress(buffer.as_progress()), Level::Disk)?;
+        let has_group = written.iter().any(|id| {
+            let queue = self.queue(sessions, *id);
+            matches!(queue, Some(Queue::Group(_)))
+        });
+        let level = if has_group { Level::Disk } else { Level::Lazy };
+        let place = self.append_list(&Fact::Progress(buffer.as_progress()), level)?;
         let mut shares = Shares::new(place, written.len());
         for queue in written {
             let old = self.set_progress_place(sessions, queue, shares.next());

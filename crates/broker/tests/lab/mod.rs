@@ -86,9 +86,10 @@ pub(crate) struct Lab {
     pub(crate) repeats_answers: bool,
 }
 
-/// Journals small enough that a test can fill and reclaim them.
+/// Journals small enough that a test can fill and reclaim them. What nobody waits for is written at
+/// once, so that a crash finds it.
 pub(crate) fn journal_settings() -> storage::Settings {
-    storage::Settings::with_segment_bytes(64 * 1024)
+    storage::Settings { lazy_commit_ms: 0, ..storage::Settings::with_segment_bytes(64 * 1024) }
 }
 
 impl Lab {

@@ -1,6 +1,6 @@
 //! Durable sessions, on simulated disks that can be stopped, filled, broken and cut off.
 
-use crate::lab::{Got, Lab, level, persistent, request, retained, with_limits};
+use crate::lab::{Got, Lab, journal_settings, level, persistent, request, retained, with_limits};
 use broker::{ConnectRequest, Durability, Limits, Settings, WhenFull};
 use codec::{
     Ack, AckKind, Packet, Properties, Publish, QoS, Reason, RetainHandling, SubscribeOptions,
@@ -206,6 +206,68 @@ fn what_a_client_acknowledged_does_not_come_again() {
     assert_eq!(again[0].payload, b"2");
     // MQTT-4.4.0-1: with its original packet id.
     assert_eq!((again[0].packet_id, again[0].dup), (received[1].packet_id, true));
+}
+
+/// A lab whose journals let lists that nobody waits for wait.
+fn lazy() -> Lab {
+    let settings = storage::Settings { lazy_commit_ms: 50, ..journal_settings() };
+    let mut lab = Lab::durable_by(1, Settings::default(), settings);
+    lab.shards[0].on_tick(lab.now_ms);
+    lab.settle();
+    lab
+}
+
+/// Groups that the disk was given.
+fn commits(lab: &Lab) -> u64 {
+    lab.shards[0].journal().expect("a log").stats().commits
+}
+
+#[test]
+fn an_acknowledgement_of_a_subscriber_shares_a_commit_or_waits_for_its_time() {
+    let mut lab = lazy();
+    let subscriber = lab.open(persistent("subscriber"));
+    lab.subscribe(subscriber, "t", 1);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "t", b"1", 1, 1);
+    let first = lab.received(subscriber);
+    let before = commits(&lab);
+    lab.ack(subscriber, AckKind::Puback, first[0].packet_id);
+    assert_eq!(commits(&lab), before, "nobody waits for it");
+    lab.publish(publisher, "t", b"2", 1, 2);
+    assert_eq!(commits(&lab), before + 1, "it goes with the next message");
+    let second = lab.received(subscriber);
+    lab.ack(subscriber, AckKind::Puback, second[0].packet_id);
+    assert_eq!(commits(&lab), before + 1);
+    lab.now_ms += 50;
+    let now_ms = lab.now_ms;
+    lab.shards[0].on_tick(now_ms);
+    lab.settle();
+    assert_eq!(commits(&lab), before + 2);
+    lab.crash(Crash::Kill);
+    let (conn, _) = is_present(&mut lab, "subscriber");
+    assert_eq!(lab.received(conn), []);
+}
+
+#[test]
+fn a_crash_before_a_lazy_list_repeats_qos_1_and_never_a_publish_of_qos_2() {
+    let mut lab = lazy();
+    let subscriber = lab.open(persistent("subscriber"));
+    lab.subscribe(subscriber, "t", 2);
+    let publisher = lab.open(request("publisher"));
+    lab.publish(publisher, "t", b"twice", 1, 1);
+    lab.publish(publisher, "t", b"once", 2, 2);
+    let received = lab.received(subscriber);
+    assert_eq!(received.iter().map(|r| r.qos).collect::<Vec<_>>(), [1, 2]);
+    lab.ack(subscriber, AckKind::Pubrec, received[1].packet_id);
+    let released = (AckKind::Pubrel, received[1].packet_id, Reason::SUCCESS);
+    assert_eq!(acks(lab.take_all(subscriber)), [released]);
+    lab.ack(subscriber, AckKind::Puback, received[0].packet_id);
+    lab.ack(subscriber, AckKind::Pubcomp, received[1].packet_id);
+    lab.crash(Crash::Kill);
+    let (conn, _) = is_present(&mut lab, "subscriber");
+    let again = lab.received(conn);
+    assert_eq!(again.iter().map(|r| &r.payload[..]).collect::<Vec<_>>(), [b"twice"]);
+    assert!(again[0].dup && again[0].packet_id == received[0].packet_id);
 }
 
 #[test]

@@ -216,7 +216,7 @@ impl Model {
             if !is_live || self.forget_key == Some(key) {
                 continue;
             }
-            match self.journal.append_copy(record.kind, &[record.bytes]) {
+            match self.journal.append_copy(record.kind, &[record.bytes], Level::Disk) {
                 Ok(position) => self.moved(key, position),
                 Err(_) => {
                     chunk.put_back();
@@ -291,7 +291,11 @@ impl Model {
     /// A change at random.
     pub(crate) fn random_append(&mut self, rng: &mut Rng) {
         let key = rng.below(40) as u16;
-        let level = if rng.chance(70) { Level::Fsync } else { Level::Disk };
+        let level = match rng.below(10) {
+            0..6 => Level::Fsync,
+            6..8 => Level::Disk,
+            _ => Level::Lazy,
+        };
         let filler = match rng.below(10) {
             0..2 => None,
             2..8 => Some(rng.below(300) as usize),
