@@ -10,7 +10,7 @@ use codec::{
     Connect, FilterBuf, Packet, Properties, Publish, QoS, Subscribe, SubscribeOptions, Version,
 };
 use driver::testing::{Alarm, Clock, Flaws, MemoryHost, Pipe, PipeEnd};
-use driver::{Driver, DriverParts, Handover, IncomingRoom, Item, Mailbox};
+use driver::{Driver, DriverParts, Handover, Host, IncomingRoom, Item, Mailbox};
 use policy::Access;
 
 /// Of the first pair; all topics are as long.
@@ -177,9 +177,9 @@ impl Pair {
 fn turn_all(drivers: &mut Drivers) {
     for driver in drivers {
         let (ready, has_more) = driver.host_mut().ready(usize::MAX, |_| 0);
-        driver.turn(ready.into_iter(), has_more);
+        driver.turn(driver.host().now(), ready.into_iter(), has_more);
         // Between two turns a worker asks how long it may sleep.
-        driver.fall_asleep();
+        driver.fall_asleep(driver.ended());
         driver.wake_up();
     }
 }

@@ -175,6 +175,8 @@ pub struct Driver<H: Host> {
     asked: VecDeque<Asked<H::Asker>>,
     askers: Slab<H::Asker>,
     work_pace: WorkPace,
+    /// When the last turn did.
+    ended: Instant,
     incoming_room: IncomingRoom,
     shutdown_grace_ms: u64,
     /// When the shards are ticked at the latest.
@@ -191,6 +193,7 @@ pub struct Driver<H: Host> {
 
 impl<H: Host> Driver<H> {
     pub fn new(parts: DriverParts<H>) -> Self {
+        let now = parts.host.now();
         let mut driver = Self {
             index: parts.index,
             mailbox: parts.mailboxes[parts.index].clone(),
@@ -199,7 +202,7 @@ impl<H: Host> Driver<H> {
             connections: Slab::new(),
             numbers: Numbers::default(),
             buffer: vec![0; READ_BUFFER_BYTES].into(),
-            now_ms: parts.host.ms_at(parts.host.now()),
+            now_ms: parts.host.ms_at(now),
             host: parts.host,
             unread: VecDeque::new(),
             bytes_left: 0,
@@ -211,6 +214,7 @@ impl<H: Host> Driver<H> {
             asked: VecDeque::new(),
             askers: Slab::new(),
             work_pace: WorkPace::default(),
+            ended: now,
             incoming_room: parts.incoming_room,
             shutdown_grace_ms: parts.shutdown_grace_ms,
             ticks_at_ms: 0,
@@ -226,9 +230,10 @@ impl<H: Host> Driver<H> {
 
     /// One turn: what is ready, mail, what is due; then the effects. Who comes and who goes is
     /// last: in a storm of connections messages do not wait for them. `has_more`: there may be
-    /// others that are ready, and each is reported once.
-    pub fn turn(&mut self, ready: impl Iterator<Item = Ready>, has_more: bool) {
-        let began = self.host.now();
+    /// others that are ready, and each is reported once. It begins at `began`, and reads the clock
+    /// when it [ends](Driver::ended): between the two its time stands still, but for what it has to
+    /// measure.
+    pub fn turn(&mut self, began: Instant, ready: impl Iterator<Item = Ready>, has_more: bool) {
         self.now_ms = self.host.ms_at(began);
         self.take_mail();
         self.bytes_left = BYTES_PER_TURN;
@@ -252,8 +257,7 @@ impl<H: Host> Driver<H> {
 
     /// A turn without a look at the sockets, without those who come and go, and without a portion
     /// of a broadcast: the main thread makes several of these before it looks at the sockets again.
-    pub fn turn_for_mail(&mut self) {
-        let began = self.host.now();
+    pub fn turn_for_mail(&mut self, began: Instant) {
         self.now_ms = self.host.ms_at(began);
         self.take_mail();
         self.take_local_mail();
@@ -265,8 +269,8 @@ impl<H: Host> Driver<H> {
     }
 
     fn note_turn(&mut self, began: Instant) {
-        let took = self.took_since(began);
-        self.host.note_turn(took);
+        self.ended = self.host.now();
+        self.host.note_turn(self.ended.saturating_duration_since(began));
     }
 
     fn took_since(&self, began: Instant) -> Duration {
@@ -283,6 +287,11 @@ impl<H: Host> Driver<H> {
         let Some(end) = self.ends_at_ms else { return false };
         let has_ended = self.connections.is_empty() && self.host.have_journals_ended();
         has_ended || self.now_ms >= end
+    }
+
+    /// When the last turn ended.
+    pub const fn ended(&self) -> Instant {
+        self.ended
     }
 
     pub const fn is_stopping(&self) -> bool {
@@ -361,14 +370,14 @@ impl<H: Host> Driver<H> {
     }
 
     /// Announces sleep, and says for how many milliseconds there is nothing to do.
-    pub fn fall_asleep(&self) -> u64 {
+    pub fn fall_asleep(&self, now: Instant) -> u64 {
         let may_sleep = !self.has_leftovers() && self.mailbox.fall_asleep();
-        if may_sleep { self.idle_ms() } else { 0 }
+        if may_sleep { self.idle_ms(now) } else { 0 }
     }
 
     /// Is there something to do beside what its event queue may have?
-    pub fn has_work(&self) -> bool {
-        self.has_leftovers() || self.has_mail() || self.idle_ms() == 0
+    pub fn has_work(&self, now: Instant) -> bool {
+        self.has_leftovers() || self.has_mail() || self.idle_ms(now) == 0
     }
 
     fn has_leftovers(&self) -> bool {
@@ -387,8 +396,8 @@ impl<H: Host> Driver<H> {
     }
 
     /// How long nothing is due.
-    fn idle_ms(&self) -> u64 {
-        let now_ms = self.host.ms_at(self.host.now());
+    fn idle_ms(&self, now: Instant) -> u64 {
+        let now_ms = self.host.ms_at(now);
         let journals = self.host.journals_deadline_ms();
         let others = self.ends_at_ms.into_iter().chain(journals);
         let own_ms = self.shards.next_deadline_ms().min(self.waiting.until_ms);
@@ -460,6 +469,9 @@ impl<H: Host> Driver<H> {
     }
 
     fn take_pauses(&mut self, place: usize) {
+        if self.shards[place].effects().pauses.is_empty() {
+            return;
+        }
         for (paused, until_ms) in self.shards[place].effects_mut().pauses.drain(..) {
             let key = key_of(paused);
             if let Some(connection) = self.connections.get_mut(key)
@@ -572,6 +584,9 @@ impl<H: Host> Driver<H> {
     fn write_and_close(&mut self) {
         for place in self.shards.marked() {
             self.write_urgent(place);
+            if self.shards[place].effects().is_mail_only() {
+                continue;
+            }
             self.close_and_report(place);
             // An answer to a re-authentication.
             self.write_urgent(place);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use broker::{Mail, NO_CONNECTION, Name, Reauthenticated, Settings, Shard, ShardId, Shared};
 use codec::Reason;
 use driver::testing::{Alarm, BackEnd, Clock, MemoryHost, PipeEnd, Reports};
-use driver::{Driver, DriverParts, Flaw, IncomingRoom, Item, Mailbox};
+use driver::{Driver, DriverParts, Flaw, Host, IncomingRoom, Item, Mailbox};
 use policy::Access;
 
 use crate::policy::Person;
@@ -271,10 +271,10 @@ impl Node {
             Some(end) => (driven.driver.host().ready_of(end).into_iter().collect(), true),
             None => driven.driver.host_mut().ready(count_max, |count| random.below(count)),
         };
-        driven.driver.turn(ready.into_iter(), has_more);
+        driven.driver.turn(driven.driver.host().now(), ready.into_iter(), has_more);
         toll.turns += 1;
         toll.turns_cut += u64::from(has_more);
-        let idle_ms = driven.driver.fall_asleep();
+        let idle_ms = driven.driver.fall_asleep(driven.driver.ended());
         if idle_ms == 0 {
             driven.driver.wake_up();
         } else {
@@ -287,7 +287,8 @@ impl Node {
     /// A turn without a look at the sockets.
     pub(crate) fn turn_for_mail(&mut self, index: usize) {
         self.wake(index);
-        self.drivers[index].driver.turn_for_mail();
+        let driver = &mut self.drivers[index].driver;
+        driver.turn_for_mail(driver.host().now());
         self.gather_mail(index);
     }
 

@@ -223,10 +223,14 @@ impl Effects {
         self.pauses.push((connection, until_ms));
     }
 
-    /// Is there anything for the driver, but writes?
+    /// Is there nothing for the driver, but writes?
     pub(crate) fn is_empty(&self) -> bool {
-        self.mailed == 0
-            && self.pauses.is_empty()
+        self.mailed == 0 && self.is_mail_only()
+    }
+
+    /// Is there nothing for the driver, but writes and mail?
+    pub fn is_mail_only(&self) -> bool {
+        self.pauses.is_empty()
             && self.closes.is_empty()
             && self.events.is_empty()
             && self.answers.is_empty()

@@ -29,13 +29,15 @@ impl<H: Host> Driver<H> {
     pub(super) fn read_on(&mut self, began: Instant) {
         self.bytes_left = BYTES_PER_TURN;
         let mut not_yet = self.unread.len();
-        while not_yet > 0 || self.took_since(began) < TURN_MIN {
+        while let Some(&key) = self.unread.front()
+            && (not_yet > 0 || self.took_since(began) < TURN_MIN)
+        {
             not_yet = not_yet.saturating_sub(1);
             if self.bytes_left == 0 {
                 // Those that are left come first in the next turn.
                 return;
             }
-            let Some(key) = self.unread.pop_front() else { return };
+            self.unread.pop_front();
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.is_unread = false;
                 self.read(key, true);

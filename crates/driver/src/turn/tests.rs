@@ -89,11 +89,11 @@ fn crowd(count: usize, mailboxes: &Mailboxes, rest: &[u8]) -> Vec<PipeEnd> {
 
 fn turn(driver: &mut TestDriver) {
     let (ready, has_more) = driver.host_mut().ready(usize::MAX, |_| 0);
-    driver.turn(ready.into_iter(), has_more);
+    driver.turn(driver.host().now(), ready.into_iter(), has_more);
 }
 
 fn turn_without_sockets(driver: &mut TestDriver) {
-    driver.turn(iter::empty(), false);
+    driver.turn(driver.host().now(), iter::empty(), false);
 }
 
 /// Turns of a driver until something is so, but not for ever.
@@ -118,7 +118,7 @@ fn a_storm_of_connections_is_opened_over_several_turns() {
     let _clients = crowd(ARRIVALS_PER_TURN + 1, &mailboxes, &[]);
     turn_without_sockets(driver);
     assert_eq!(driver.connections.len(), ARRIVALS_PER_TURN);
-    assert!(driver.has_work(), "one more is left");
+    assert!(driver.has_work(driver.host().now()), "one more is left");
     turn_without_sockets(driver);
     assert_eq!(driver.connections.len(), ARRIVALS_PER_TURN + 1);
 }
@@ -147,7 +147,7 @@ fn who_brings_one_connection_does_not_wait_behind_the_storm_of_another() {
         turn_without_sockets(driver);
     }
     assert_eq!(driver.connections.len(), storm.len() + 1, "the others have theirs, too");
-    assert!(!driver.has_work());
+    assert!(!driver.has_work(driver.host().now()));
 }
 
 #[test]
@@ -176,9 +176,9 @@ fn mail_between_drivers_opens_no_connections() {
     let (mut drivers, mailboxes) = drivers(1);
     let driver = &mut drivers[0];
     let _clients = crowd(1, &mailboxes, &[]);
-    driver.turn_for_mail();
+    driver.turn_for_mail(driver.host().now());
     assert!(!driver.has_mail() && driver.connections.is_empty());
-    assert!(driver.has_work());
+    assert!(driver.has_work(driver.host().now()));
     turn_without_sockets(driver);
     assert_eq!(driver.connections.len(), 1);
 }
@@ -202,13 +202,13 @@ fn nobody_is_taken_for_silent_before_all_that_has_come_is_looked_at() {
     driver.host().clock().pass(Duration::from_secs(20));
     let (first, has_more) = driver.host_mut().ready(1, |_| 0);
     assert!(has_more);
-    driver.turn(first.into_iter(), has_more);
+    driver.turn(driver.host().now(), first.into_iter(), has_more);
     turn(driver);
     assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 0);
     // Who says nothing goes, however much there is to look at.
     driver.host().clock().pass(Duration::from_secs(20));
     for _ in 0..10 {
-        driver.turn(iter::empty(), true);
+        driver.turn(driver.host().now(), iter::empty(), true);
         driver.host().clock().pass(Duration::from_millis(UNHEARD_MS_MAX / 5));
     }
     assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 2);
@@ -226,7 +226,7 @@ fn mqtt_3_1_2_22_after_a_standstill_sockets_are_read_before_anybody_is_silent() 
     driver.host().clock().pass(Duration::from_secs(20));
     // The look at the sockets was interrupted, or older than the standstill.
     turn_without_sockets(driver);
-    assert!(driver.has_work(), "it looks again at once");
+    assert!(driver.has_work(driver.host().now()), "it looks again at once");
     turn(driver);
     turn(driver);
     assert_eq!(count(driver, |m| &m.keep_alive_timeouts), 0);
@@ -282,11 +282,11 @@ fn a_driver_sleeps_until_the_first_of_its_pauses_is_over() {
 fn a_turn_for_mail_forgets_no_sockets_that_it_was_not_reported_of() {
     let (mut drivers, _) = drivers(1);
     let driver = &mut drivers[0];
-    driver.turn(iter::empty(), true);
-    driver.turn_for_mail();
-    assert_eq!(driver.fall_asleep(), 0);
+    driver.turn(driver.host().now(), iter::empty(), true);
+    driver.turn_for_mail(driver.host().now());
+    assert_eq!(driver.fall_asleep(driver.host().now()), 0);
     turn_without_sockets(driver);
-    assert_ne!(driver.fall_asleep(), 0);
+    assert_ne!(driver.fall_asleep(driver.host().now()), 0);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn when_much_is_read_who_sends_more_waits_for_the_next_turn_and_who_sends_little
     clients[1].send(&publish);
     driver.read(little, false);
     assert_eq!(taken(driver), 4);
-    assert!(driver.has_work(), "there is more to read");
+    assert!(driver.has_work(driver.host().now()), "there is more to read");
     drive_until(driver, |driver| taken(driver) == 9);
 }
 
@@ -322,13 +322,13 @@ fn a_broadcast_is_written_over_several_turns() {
     let size = BROADCAST_WRITES_PER_TURN.max(broker::BROADCAST_MIN) + 2;
     let clients = crowd(size, &mailboxes, b"\x82\x07\x00\x01\x00\x00\x01t\x00");
     drive_until(driver, |driver| {
-        count(driver, |m| &m.subscriptions) == size as u64 && !driver.has_work()
+        count(driver, |m| &m.subscriptions) == size as u64 && !driver.has_work(driver.host().now())
     });
     clients[0].send(b"\x30\x05\x00\x01t\x00x");
     drive_until(driver, |driver| count(driver, |m| &m.publishes_received) == 1);
     let mut turns = 1;
     while driver.has_broadcast() {
-        assert!(driver.has_work());
+        assert!(driver.has_work(driver.host().now()));
         turn_without_sockets(driver);
         turns += 1;
     }
@@ -370,7 +370,9 @@ fn who_comes_in_a_turn_that_has_no_more_work_to_give_gets_none_of_it() {
     let _crowd = crowd(SUBSCRIBERS, &mailboxes, b"\x82\x07\x00\x01\x00\x00\x01t\x00");
     let (publisher, handover) = connect(0, "publisher".into());
     mailboxes[0].put(Item::Connection(Box::new(handover)));
-    drive_until(driver, |driver| driver.connections.len() == SUBSCRIBERS + 1 && !driver.has_work());
+    drive_until(driver, |driver| {
+        driver.connections.len() == SUBSCRIBERS + 1 && !driver.has_work(driver.host().now())
+    });
     let flood = b"\x30\x05\x00\x01t\x00x".repeat(1000);
     let (_other, mut handover) = connect(0, "other".into());
     handover.rest = flood.clone();
@@ -404,7 +406,11 @@ fn a_publisher_is_not_read_while_much_of_its_mail_lies_before_a_busy_driver() {
     (0..20).for_each(|_| turn_without_sockets(&mut drivers[0]));
     assert_eq!(count(&drivers[0], |m| &m.publishes_received), taken);
     assert!(taken * 512 < 64 * 1024, "{taken} messages are more than the limit");
-    assert_eq!(drivers[0].fall_asleep(), SLEEP_MS_MAX, "and it waits without being busy");
+    assert_eq!(
+        drivers[0].fall_asleep(drivers[0].host().now()),
+        SLEEP_MS_MAX,
+        "and it waits without being busy"
+    );
     drivers[0].wake_up();
 
     let mut received = 0;

@@ -96,6 +96,8 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use crate::run::worker::events;
     use crate::run::workers::tests::idle_workers;
@@ -135,15 +137,15 @@ mod tests {
             given
         };
         let (mut first, mut second) = (ask(), ask());
-        workers[0].turn(&events());
+        workers[0].turn(Instant::now(), &events());
         assert!(matches!(first.try_recv(), Ok(Answer::Session(None))));
         assert!(matches!(second.try_recv(), Err(oneshot::error::TryRecvError::Empty)));
-        assert!(workers[0].has_work(), "it does not sleep over the second");
+        assert!(workers[0].has_work(Instant::now()), "it does not sleep over the second");
         mailboxes[0].put(Item::Shutdown);
-        workers[0].turn(&events());
+        workers[0].turn(Instant::now(), &events());
         assert!(matches!(second.try_recv(), Err(oneshot::error::TryRecvError::Closed)));
         let mut third = ask();
-        workers[0].turn(&events());
+        workers[0].turn(Instant::now(), &events());
         assert!(matches!(third.try_recv(), Err(oneshot::error::TryRecvError::Closed)));
     }
 }

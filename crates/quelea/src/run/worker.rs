@@ -32,16 +32,18 @@ impl Worker {
         Self { driver: Driver::new(parts) }
     }
 
-    /// One turn of its driver.
-    pub(super) fn turn(&mut self, events: &Events) {
+    /// One turn of its driver, from now on. Returns when it ended.
+    pub(super) fn turn(&mut self, now: Instant, events: &Events) -> Instant {
         // An event queue reports each change once: what did not fit is still there.
         let has_more = events.iter().count() == EVENTS_MAX;
         let of_sockets = events.iter().filter(|event| event.token() != WAKER);
-        self.driver.turn(of_sockets.map(ready), has_more);
+        self.driver.turn(now, of_sockets.map(ready), has_more);
+        self.driver.ended()
     }
 
-    pub(super) fn turn_for_mail(&mut self) {
-        self.driver.turn_for_mail();
+    pub(super) fn turn_for_mail(&mut self, now: Instant) -> Instant {
+        self.driver.turn_for_mail(now);
+        self.driver.ended()
     }
 
     pub(super) fn is_over(&mut self) -> bool {
@@ -76,20 +78,20 @@ impl Worker {
         self.driver.has_mail()
     }
 
-    /// Sleeps until there is something to do; says how long.
-    pub(super) fn sleep(&mut self, events: &mut Events) -> io::Result<Duration> {
-        let idle_ms = self.fall_asleep();
-        let slept = poll(self.queue(), events, idle_ms);
+    /// Sleeps until there is something to do.
+    pub(super) fn sleep(&mut self, now: Instant, events: &mut Events) -> io::Result<Woken> {
+        let idle_ms = self.fall_asleep(now);
+        let woken = poll(self.queue(), now, events, idle_ms);
         self.wake_up();
-        slept
+        woken
     }
 
-    pub(super) fn fall_asleep(&self) -> u64 {
-        self.driver.fall_asleep()
+    pub(super) fn fall_asleep(&self, now: Instant) -> u64 {
+        self.driver.fall_asleep(now)
     }
 
-    pub(super) fn has_work(&self) -> bool {
-        self.driver.has_work()
+    pub(super) fn has_work(&self, now: Instant) -> bool {
+        self.driver.has_work(now)
     }
 
     pub(super) fn wake_up(&self) {
@@ -110,9 +112,21 @@ pub(super) fn events() -> Events {
     Events::with_capacity(EVENTS_MAX)
 }
 
-/// Waits for events, so many milliseconds at most; says how long it slept.
-pub(super) fn poll(poll: &mut Poll, events: &mut Events, idle_ms: u64) -> io::Result<Duration> {
-    let began = (idle_ms > 0).then(Instant::now);
+/// The end of a sleep, which is where a turn begins: a thread reads the clock twice per turn, now
+/// and when the turn has ended.
+pub(super) struct Woken {
+    pub(super) at: Instant,
+    /// Zero: it only looked.
+    pub(super) slept: Duration,
+}
+
+/// Waits for events, so many milliseconds at most.
+pub(super) fn poll(
+    poll: &mut Poll,
+    now: Instant,
+    events: &mut Events,
+    idle_ms: u64,
+) -> io::Result<Woken> {
     let mut polled = poll.poll(events, Some(Duration::from_millis(idle_ms)));
     // A poll that a signal interrupted (SIGCONT does, after SIGSTOP) says nothing of what is ready,
     // and the deadlines of clients that wait unread must not pass on its word.
@@ -126,6 +140,11 @@ pub(super) fn poll(poll: &mut Poll, events: &mut Events, idle_ms: u64) -> io::Re
     }
     match polled {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-        _ => Ok(began.map_or(Duration::ZERO, |began| began.elapsed())),
+        _ => {
+            let at = Instant::now();
+            let sleeps = idle_ms > 0;
+            let slept = if sleeps { at.saturating_duration_since(now) } else { Duration::ZERO };
+            Ok(Woken { at, slept })
+        }
     }
 }

@@ -98,14 +98,15 @@ impl WorkerPool {
         let mut backoff = Backoff::default();
         while let Some(mut worker) = self.slots[index].wait() {
             backoff.on_handed_off(Instant::now());
-            let mut long = Meter::start(Instant::now());
+            let mut now = Instant::now();
+            let mut long = Meter::start(now);
             loop {
-                long.add(worker.sleep(&mut events)?);
-                worker.turn(&events);
+                let woken = worker.sleep(now, &mut events)?;
+                long.add(woken.slept);
+                now = worker.turn(woken.at, &events);
                 if worker.is_over() {
                     return Ok(());
                 }
-                let now = Instant::now();
                 let Some(reading) = long.read_after(backoff.wait, now) else { continue };
                 if !worker.is_stopping() && self.main_accepts(&reading) {
                     tracing::debug!(worker = index, "low load: a worker moves to the main thread");
@@ -221,6 +222,8 @@ struct MainThread {
     /// Those of another worker whose turn it is.
     events: Events,
     workers: Vec<Worker>,
+    /// As it was when the thread woke, or when the last turn since then ended.
+    now: Instant,
     short: Meter,
     long: Meter,
 }
@@ -233,6 +236,7 @@ impl MainThread {
             signals: worker::events(),
             events: worker::events(),
             workers: Vec::new(),
+            now,
             short: Meter::start(now),
             long: Meter::start(now),
         };
@@ -257,12 +261,14 @@ impl MainThread {
     /// Sleeps until one of the workers has something to do.
     fn sleep(&mut self) -> io::Result<()> {
         // Each one announces its sleep, also behind one that does not sleep.
-        let idle_ms = self.workers.iter().map(Worker::fall_asleep).min().unwrap_or(0);
+        let idle_ms = self.workers.iter().map(|worker| worker.fall_asleep(self.now)).min();
+        let idle_ms = idle_ms.unwrap_or(0);
         let idle_ms = if self.pool.has_inbox.load(Ordering::SeqCst) { 0 } else { idle_ms };
         let Some(first) = self.workers.first_mut() else { return Ok(()) };
-        let slept = worker::poll(first.queue(), &mut self.signals, idle_ms)?;
+        let woken = worker::poll(first.queue(), self.now, &mut self.signals, idle_ms)?;
         self.workers.iter().for_each(Worker::wake_up);
-        self.count(slept);
+        self.now = woken.at;
+        self.count(woken.slept);
         Ok(())
     }
 
@@ -272,12 +278,14 @@ impl MainThread {
         while let Some(worker) = self.workers.get_mut(state) {
             let mut signals = self.signals.iter();
             if state == 0 {
-                if signals.any(|event| !is_of_worker(event)) || worker.has_work() {
-                    worker.turn(&self.signals);
+                if signals.any(|event| !is_of_worker(event)) || worker.has_work(self.now) {
+                    self.now = worker.turn(self.now, &self.signals);
                 }
-            } else if signals.any(|event| event.token() == token(worker)) || worker.has_work() {
-                worker::poll(worker.queue(), &mut self.events, 0)?;
-                worker.turn(&self.events);
+            } else if signals.any(|event| event.token() == token(worker))
+                || worker.has_work(self.now)
+            {
+                let woken = worker::poll(worker.queue(), self.now, &mut self.events, 0)?;
+                self.now = worker.turn(woken.at, &self.events);
             }
             self.hand_off_if_busy()?;
             state += 1;
@@ -285,7 +293,7 @@ impl MainThread {
         for _ in 0..MAIL_PASSES_MAX {
             let mut with_mail = self.workers.iter_mut().filter(|worker| worker.has_mail());
             let Some(worker) = with_mail.next() else { break };
-            worker.turn_for_mail();
+            self.now = worker.turn_for_mail(self.now);
             self.hand_off_if_busy()?;
         }
         Ok(())
@@ -294,7 +302,7 @@ impl MainThread {
     fn count(&mut self, slept: Duration) {
         self.short.add(slept);
         self.long.add(slept);
-        if let Some(reading) = self.long.read_after(LONG, Instant::now()) {
+        if let Some(reading) = self.long.read_after(LONG, self.now) {
             self.pool.main_busy_percent.store(reading.busy_percent, Ordering::Relaxed);
         }
     }
@@ -303,7 +311,7 @@ impl MainThread {
         if self.workers.len() < 2 {
             return Ok(());
         }
-        let reading = self.short.read_after(SHORT, Instant::now());
+        let reading = self.short.read_after(SHORT, self.now);
         let is_busy = reading.is_some_and(|reading| reading.busy_percent > HAND_OFF_PERCENT);
         if is_busy && let Some(worker) = self.workers.pop() {
             self.workers[0].forget_queue(&worker)?;
@@ -473,7 +481,7 @@ mod tests {
     fn busy_main_and_mailboxes() -> (MainThread, Arc<[Arc<Mailbox>]>) {
         let (workers, mailboxes) = idle_workers(2);
         let mut main = MainThread::new(Arc::new(WorkerPool::new(&mailboxes)), workers).unwrap();
-        main.short = Meter::start(Instant::now() - SHORT);
+        main.short = Meter::start(main.now - SHORT);
         (main, mailboxes)
     }
 
@@ -482,7 +490,7 @@ mod tests {
         let mut main = busy_main();
         main.hand_off_if_busy().unwrap();
         assert_eq!(main.pool.slots[1].wait().map(|worker| worker.index()), Some(1));
-        main.short = Meter::start(Instant::now() - SHORT);
+        main.short = Meter::start(main.now - SHORT);
         main.hand_off_if_busy().unwrap();
         assert_eq!(main.workers.len(), 1);
     }
@@ -520,9 +528,9 @@ mod tests {
         main.take_turns().unwrap();
         main.drop_ended().unwrap();
         assert_eq!(main.workers.iter().map(Worker::index).collect::<Vec<_>>(), [1, 2]);
-        main.workers.iter().for_each(|worker| assert_ne!(worker.fall_asleep(), 0));
+        main.workers.iter().for_each(|worker| assert_ne!(worker.fall_asleep(main.now), 0));
         mailboxes[2].put(Item::Order(Order::Unpin));
-        worker::poll(main.workers[0].queue(), &mut main.signals, 1000).unwrap();
+        worker::poll(main.workers[0].queue(), main.now, &mut main.signals, 1000).unwrap();
         let signals: Vec<_> = main.signals.iter().map(Event::token).collect();
         assert_eq!(signals, [token(&main.workers[1])]);
         assert!(main.signals.iter().all(is_of_worker));
