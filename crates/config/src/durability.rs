@@ -1,5 +1,7 @@
 //! How firmly things are kept: levels, rules of topics, and the sizes of the logs.
 
+use std::time::Duration;
+
 use storage::SettingsError;
 use topic::TopicLimits;
 
@@ -55,6 +57,11 @@ impl DurabilityConfig {
         Self { log_bytes_max: AUTO, commit_delay_ms: 0, ..self.clone() }
     }
 
+    /// How long a commit that is not alone waits for others.
+    pub fn commit_delay(&self) -> Duration {
+        Duration::from_millis(self.commit_delay_ms.into())
+    }
+
     /// The sizes of one shard's log among those of so many shards.
     ///
     /// # Errors
@@ -73,7 +80,6 @@ impl DurabilityConfig {
                 0 | AUTO => u64::MAX,
                 all => all / u64::from(shards),
             },
-            commit_delay_ms: self.commit_delay_ms,
             space_percent: self.space_percent,
             reclaim_percent: self.reclaim_percent,
             reclaim_bytes_per_sec: self.reclaim_bytes_per_sec,

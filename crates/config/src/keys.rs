@@ -521,8 +521,9 @@ settings! {
         /// segments for each shard.
         log_bytes_max: u64 =
             bytes(256 << 10, AUTO / 2).or("auto", AUTO).or("unlimited", 0), "auto";
-        /// Milliseconds that a commit waits for more messages while the disk is idle. This saves
-        /// CPU and disk work, and delays acknowledgements by up to this time. 0: none.
+        /// Milliseconds that a commit waits for others, so that all logs are synced together. This
+        /// saves CPU and disk work, and delays acknowledgements by up to twice this time. A
+        /// publisher that is alone does not wait. 0: none. No effect in a cluster.
         commit_delay_ms: u32 = count(0, 1_000), "0";
         /// Space is reclaimed once a log takes more than this percentage of the bytes that are
         /// needed, plus two segments. Smaller: less space, more copying.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use storage::{
-    Command, Completion, Fault, FaultKind, Manifest, Outcome, SegmentFile, Step, Want,
+    Command, Completion, Fault, FaultKind, Manifest, Outcome, SegmentFile, Step, Want, WritePart,
     manifest_file,
 };
 
@@ -214,25 +214,44 @@ impl JournalFiles {
     fn commit(&self, steps: Vec<Step>) -> Outcome {
         let mut steps_done = 0;
         for step in steps {
-            let done = match &step {
-                Step::Write { segment, offset, bytes } => self
-                    .file(*segment)
-                    .and_then(|file| file.write_all_at(bytes, u64::from(*offset)))
-                    .map_err(fault("write", *segment)),
-                Step::Sync { segment } => self
-                    .file(*segment)
-                    .and_then(|file| file.sync_data())
-                    .map_err(fault("sync", *segment)),
-                Step::Manifest { offset, bytes } => {
-                    self.write_manifest(*offset, bytes).map_err(failed("write the manifest"))
-                }
-            };
-            if let Err(fault) = done {
+            if let Err(fault) = self.step(&step) {
                 return Outcome::Committed { steps_done, fault: Some(fault) };
             }
             steps_done += 1;
         }
         Outcome::Committed { steps_done, fault: None }
+    }
+
+    fn step(&self, step: &Step) -> Result<(), Fault> {
+        match step {
+            Step::Write { segment, offset, bytes } => self.write_at(*segment, *offset, bytes),
+            step => self.sync(step),
+        }
+    }
+
+    /// A write of a commit, or a part of it.
+    pub(super) fn write(&self, part: &WritePart) -> Result<(), Fault> {
+        self.write_at(part.segment, part.offset, part.bytes())
+    }
+
+    fn write_at(&self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        let file = self.file(segment);
+        let done = file.and_then(|file| file.write_all_at(bytes, u64::from(offset)));
+        done.map_err(fault("write", segment))
+    }
+
+    /// A step of a commit that waits for the medium.
+    pub(super) fn sync(&self, step: &Step) -> Result<(), Fault> {
+        match step {
+            Step::Sync { segment } => {
+                let done = self.file(*segment).and_then(|file| file.sync_data());
+                done.map_err(fault("sync", *segment))
+            }
+            Step::Manifest { offset, bytes } => {
+                self.write_manifest(*offset, bytes).map_err(failed("write the manifest"))
+            }
+            Step::Write { .. } => self.step(step),
+        }
     }
 
     /// Makes a file of zeros that are really written: the first sync of a block that was only

@@ -10,9 +10,11 @@
 //! ```
 //!
 //! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one journal back,
-//! [`JournalDisk::spawn`] starts its threads. No caller ever waits for the medium: commands go in
-//! by [`JournalDisk::submit`], completions come back through a callback on the disk's thread.
+//! [`JournalDisk::spawn_all`] starts the threads: one commits for all journals, and each journal has
+//! one for its files. No caller ever waits for the medium: commands go in by
+//! [`JournalDisk::submit`], completions come back through a callback on a disk thread.
 
+mod commits;
 pub mod control;
 mod files;
 #[doc(hidden)]
@@ -33,7 +35,7 @@ pub use stamped::{
     CLUSTERED_FILES, Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small,
     stamp_journal,
 };
-pub use thread::JournalDisk;
+pub use thread::{Done, JournalDisk, Owner};
 
 /// Where small files are replicated before they are written: the other nodes of a cluster.
 pub trait Replica: std::fmt::Debug + Send + Sync {

@@ -18,8 +18,8 @@ pub fn write_journal(directory: &Path, kind: u8, shards: u16) -> Result<(), Box<
     let files = DataDir::open(directory)?.journal_files(0)?;
     let identity = Identity { id: [9; 16], shard: 0, shards };
     let (sender, completions) = channel();
-    let disk = JournalDisk::spawn(files, "sample", move |done, _| {
-        let _ = sender.send(done);
+    let disk = JournalDisk::spawn(files, move |done| {
+        done.into_iter().for_each(|done| drop(sender.send(done.completion)));
     })?;
     let mut journal = Journal::create(identity, Settings::with_segment_bytes(64 * 1024));
     let mut appended = 0;
@@ -27,7 +27,7 @@ pub fn write_journal(directory: &Path, kind: u8, shards: u16) -> Result<(), Box<
         let mut commands = Vec::new();
         journal.take_commands(&mut commands, 0);
         for command in commands {
-            disk.submit(command).map_err(|_| "the thread of the disk has ended")?;
+            disk.submit(command, false).map_err(|_| "the thread of the disk has ended")?;
         }
         journal.on_completed(completions.recv()?);
         match journal.status() {

@@ -82,8 +82,8 @@ impl Driven {
             )
             .unwrap();
         let (sender, completions) = channel();
-        let disk = JournalDisk::spawn(files, "test", move |completion, _| {
-            let _ = sender.send(completion);
+        let disk = JournalDisk::spawn(files, move |done| {
+            done.into_iter().for_each(|done| drop(sender.send(done.completion)));
         })
         .unwrap();
         let journal = Journal::open(recovered, settings());
@@ -98,7 +98,7 @@ impl Driven {
             let mut commands = Vec::new();
             self.journal.take_commands(&mut commands, 0);
             for command in commands {
-                self.disk.submit(command).unwrap();
+                self.disk.submit(command, false).unwrap();
             }
             if reached(&self.journal) {
                 break;

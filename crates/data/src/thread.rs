@@ -1,4 +1,4 @@
-//! The two threads of a journal: one commits, one keeps house and reads.
+//! The threads of the journals: one commits for all of them, one for each keeps house and reads.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,11 +7,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use storage::{Command, CommandQueue, CommitGuard, Completion, FaultKind, Outcome};
+use storage::{Command, CommandQueue, Completion, FaultKind, Outcome, RoundRules, Submission};
 
 use super::JournalFiles;
+use super::commits::{Arrival, CommitThread};
 
-/// Carries out the commands of one journal. Dropping it finishes what was submitted.
+/// Carries out the commands of one journal. Dropping it finishes what was submitted, of commits if
+/// it is the last journal of its directory.
 ///
 /// Both queues are bounded by the journal itself: it has two commits, one housekeeping command and
 /// one read for reclaiming under way at a time; its user bounds the other reads.
@@ -19,83 +21,163 @@ use super::JournalFiles;
 pub struct JournalDisk {
     /// `None` once closed.
     queues: Option<CommandQueues>,
-    threads: Vec<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Some journals of a directory, and who is notified of what became of their commands.
+#[derive(Debug)]
+pub struct Owner<F> {
+    /// Each with a number that comes back with its completions.
+    pub journals: Vec<(u16, JournalFiles)>,
+    /// Called on a disk thread, once for all commits of the owner that a round has done.
+    pub done: F,
+}
+
+/// What has become of a command.
+#[derive(Debug)]
+pub struct Done {
+    pub journal: u16,
+    pub completion: Completion,
+    /// How long it took, without waiting for a thread.
+    pub took: Duration,
 }
 
 #[derive(Debug)]
 struct CommandQueues {
-    commits: Sender<Command>,
     background: Sender<Command>,
+    commits: Arc<CommitQueue>,
+    /// The place of the journal at the commit thread.
+    place: usize,
+}
+
+/// The queue of the commit thread. It goes with the last journal, and then the thread ends.
+#[derive(Debug)]
+struct CommitQueue {
+    sender: Option<Sender<Arrival>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl JournalDisk {
-    /// Starts the threads. `done` is called on them with each completion and the time it took; it
-    /// should hand it to the journal's owner and wake that up.
+    /// Starts the threads for all journals of a directory: the disks of each owner in the order of
+    /// its journals. A commit that is not alone waits up to `delay` for others.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread.
+    pub fn spawn_all<F>(owners: Vec<Owner<F>>, delay: Duration) -> io::Result<Vec<Vec<Self>>>
+    where
+        F: Fn(Vec<Done>) + Clone + Send + 'static,
+    {
+        let rules = RoundRules { delay_us: delay.as_micros() as u64, ..RoundRules::default() };
+        let (sender, arrivals) = channel();
+        let mut committing = CommitThread::new(arrivals);
+        let mut parts = Vec::new();
+        for (owner, Owner { journals, done }) in owners.into_iter().enumerate() {
+            let mut owned = Vec::new();
+            for (journal, files) in journals {
+                let files = Arc::new(files);
+                let place = committing.add(owner, journal, files.clone());
+                owned.push((place, journal, files, done.clone()));
+            }
+            committing.add_owner(done);
+            parts.push(owned);
+        }
+        let run = move || committing.run(rules);
+        let thread = Builder::new().name("log-commit".to_owned()).spawn(run)?;
+        let commits = Arc::new(CommitQueue { sender: Some(sender), thread: Some(thread) });
+        let spawn = |(place, journal, files, done)| {
+            let (background, queue) = channel();
+            let run = BackgroundThread { journal, files, queue, waiting: VecDeque::new(), done };
+            let name = format!("log-{journal}-files");
+            let thread = Builder::new().name(name).spawn(move || run.run())?;
+            let queues = CommandQueues { background, commits: commits.clone(), place };
+            Ok(Self { queues: Some(queues), thread: Some(thread) })
+        };
+        parts.into_iter().map(|owned| owned.into_iter().map(spawn).collect()).collect()
+    }
+
+    /// Starts the threads for the only journal of a directory.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread.
     pub fn spawn(
         files: JournalFiles,
-        name: &str,
-        done: impl Fn(Completion, Duration) + Clone + Send + 'static,
+        done: impl Fn(Vec<Done>) + Clone + Send + 'static,
     ) -> io::Result<Self> {
-        let files = Arc::new(files);
-        let (commits, commit_queue) = channel();
-        let (background, background_queue) = channel();
-        let spawn = |suffix: &str, queue: Receiver<Command>| {
-            let queue = QueueThread {
-                files: Arc::clone(&files),
-                queue,
-                waiting: VecDeque::new(),
-                guard: CommitGuard::default(),
-                done: done.clone(),
-            };
-            Builder::new().name(format!("{name}-{suffix}")).spawn(move || queue.run())
-        };
-        let threads = vec![spawn("commit", commit_queue)?, spawn("files", background_queue)?];
-        Ok(Self { queues: Some(CommandQueues { commits, background }), threads })
+        let owner = Owner { journals: vec![(0, files)], done };
+        let mut disks = Self::spawn_all(vec![owner], Duration::ZERO)?.into_iter().flatten();
+        disks.next().ok_or_else(|| io::Error::other("no disk"))
     }
 
     /// Queues a command; its completion follows on a disk thread. Should that thread be gone, the
-    /// completion comes back at once, as a fault.
-    pub fn submit(&self, command: Command) -> Result<(), Completion> {
-        let sent = match (&self.queues, command.queue()) {
-            (Some(queues), CommandQueue::Commit) => queues.commits.send(command),
-            (Some(queues), CommandQueue::Background) => queues.background.send(command),
-            (None, _) => return Err(gone(&command)),
-        };
-        sent.map_err(|unsent| gone(&unsent.0))
+    /// completion comes back at once, as a fault. `is_shared`: see [`Submission::is_shared`].
+    pub fn submit(&self, command: Command, is_shared: bool) -> Result<(), Completion> {
+        let Some(queues) = &self.queues else { return Err(gone(&command)) };
+        match command.queue() {
+            CommandQueue::Commit => {
+                let submission = Submission { journal: queues.place, command, is_shared };
+                queues.commits.send(submission)
+            }
+            CommandQueue::Background => {
+                queues.background.send(command).map_err(|unsent| gone(&unsent.0))
+            }
+        }
     }
 
-    /// Finishes what was submitted, and ends the threads.
+    /// Finishes what was submitted in the background, and ends that thread. The last journal of a
+    /// directory finishes the commits of all.
     pub fn close(&mut self) {
-        self.queues = None;
-        for thread in self.threads.drain(..) {
+        let Some(CommandQueues { background, commits, .. }) = self.queues.take() else { return };
+        drop(background);
+        if let Some(thread) = self.thread.take() {
             // A panic there was reported by the thread; nothing of ours depends on it any more.
+            let _ = thread.join();
+        }
+        drop(commits);
+    }
+}
+
+impl CommitQueue {
+    fn send(&self, submission: Submission) -> Result<(), Completion> {
+        let Some(sender) = &self.sender else { return Err(gone(&submission.command)) };
+        let sent = sender.send(Arrival { submission, at: Instant::now() });
+        sent.map_err(|unsent| gone(&unsent.0.submission.command))
+    }
+}
+
+impl Drop for CommitQueue {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            // As above.
             let _ = thread.join();
         }
     }
 }
 
-/// What one of the threads does.
-struct QueueThread<F> {
+/// What the thread of one journal does beside commits.
+struct BackgroundThread<F> {
+    journal: u16,
     files: Arc<JournalFiles>,
     queue: Receiver<Command>,
     /// Taken from the queue while a file was made, in order.
     waiting: VecDeque<Command>,
-    guard: CommitGuard,
     done: F,
 }
 
-impl<F: Fn(Completion, Duration)> QueueThread<F> {
+impl<F: Fn(Vec<Done>)> BackgroundThread<F> {
     /// Ends when the sender is gone and the queue is empty.
     fn run(mut self) {
         while let Some(command) = self.waiting.pop_front().or_else(|| self.queue.recv().ok()) {
+            let Self { journal, files, queue, waiting, done } = &mut self;
+            let answer = |completion, took| {
+                done(vec![Done { journal: *journal, completion, took }]);
+            };
             let began = Instant::now();
-            let completion = self.guard.refuse(&command).unwrap_or_else(|| {
-                let (files, queue, waiting) = (&self.files, &self.queue, &mut self.waiting);
-                let mut between = || read_meanwhile(files, queue, waiting, &self.done);
-                files.carry_out_in_parts(command, &mut between)
-            });
-            self.guard.note(&completion);
-            (self.done)(completion, began.elapsed());
+            let mut between = || read_meanwhile(files, queue, waiting, &answer);
+            let completion = files.carry_out_in_parts(command, &mut between);
+            answer(completion, began.elapsed());
         }
     }
 }
@@ -106,12 +188,12 @@ fn read_meanwhile(
     files: &JournalFiles,
     queue: &Receiver<Command>,
     waiting: &mut VecDeque<Command>,
-    done: &impl Fn(Completion, Duration),
+    answer: &impl Fn(Completion, Duration),
 ) {
     for command in queue.try_iter() {
         if waiting.is_empty() && matches!(command, Command::Read { .. }) {
             let began = Instant::now();
-            done(files.carry_out(command), began.elapsed());
+            answer(files.carry_out(command), began.elapsed());
         } else {
             waiting.push_back(command);
         }
@@ -155,7 +237,7 @@ mod tests {
         let (sender, queue) = channel();
         let mut waiting = VecDeque::new();
         let answered = RefCell::new(Vec::new());
-        let done =
+        let answer =
             |completion: Completion, _: Duration| answered.borrow_mut().push(completion.id.0);
 
         let mut times = 0;
@@ -166,7 +248,7 @@ mod tests {
                 }
             }
             times += 1;
-            read_meanwhile(&files, &queue, &mut waiting, &done);
+            read_meanwhile(&files, &queue, &mut waiting, &answer);
         });
         assert!(matches!(completion.outcome, Outcome::Done(Ok(()))), "{completion:?}");
         assert!(times > 0);

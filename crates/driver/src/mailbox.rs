@@ -75,7 +75,12 @@ impl<H: Host> Mailbox<H> {
     }
 
     pub fn put(&self, item: Item<H>) {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
+        self.put_all([item]);
+    }
+
+    /// Puts several at once: they wake the driver once.
+    pub fn put_all(&self, items: impl IntoIterator<Item = Item<H>>) {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner).extend(items);
         self.has_items.store(true, Ordering::SeqCst);
         self.nudge();
     }

@@ -131,8 +131,8 @@ impl Bench {
         let settings = Settings::default();
         let recovered = data.recover(&files, identity, &settings, &mut |_, _| {}, &|_| {})?;
         let (sender, completions) = channel();
-        let disk = JournalDisk::spawn(files, "bench", move |completion, _| {
-            let _ = sender.send(completion);
+        let disk = JournalDisk::spawn(files, move |done| {
+            done.into_iter().for_each(|done| drop(sender.send(done.completion)));
         })?;
         let measured = Measured {
             records: 0,
@@ -178,7 +178,7 @@ impl Bench {
         self.journal.take_commands(&mut commands, now_ms);
         for command in commands {
             self.note(&command);
-            if let Err(completion) = self.disk.submit(command) {
+            if let Err(completion) = self.disk.submit(command, false) {
                 bail!("the disk thread ended: {completion:?}");
             }
         }

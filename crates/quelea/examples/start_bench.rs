@@ -53,8 +53,8 @@ impl Writer {
     fn open(data: &DataDir, shard: u16) -> Result<Self> {
         let files = data.journal_files(shard)?;
         let (sender, completions) = channel();
-        let disk = JournalDisk::spawn(files, "bench", move |completion, _| {
-            let _ = sender.send(completion);
+        let disk = JournalDisk::spawn(files, move |done| {
+            done.into_iter().for_each(|done| drop(sender.send(done.completion)));
         })?;
         let id = u64::from(shard + 1).to_le_bytes();
         let id = std::array::from_fn(|at| id[at % 8]);
@@ -133,7 +133,7 @@ impl Writer {
         let mut commands = Vec::new();
         self.journal.take_commands(&mut commands, now_ms);
         for command in commands {
-            if let Err(completion) = self.disk.submit(command) {
+            if let Err(completion) = self.disk.submit(command, false) {
                 bail!("the disk thread ended: {completion:?}");
             }
         }

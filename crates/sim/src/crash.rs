@@ -66,7 +66,7 @@ impl Calamities {
         Self {
             crash_percent,
             fills: random.chance(25) && !is_calm,
-            fails: random.chance(20) && !is_calm,
+            fails: random.chance(20) && (!is_calm || sabotage == Some(Sabotage::FailNeighbour)),
             flips: random.chance(20) && (!is_calm || sabotage == Some(Sabotage::IgnoreManifests)),
         }
     }
@@ -144,12 +144,15 @@ impl World {
             return self.submit_to_cluster(commands);
         }
         let Some(disks) = &mut self.disks else { return };
-        commands.into_iter().for_each(|(shard, command)| disks.submit(shard, command));
+        for (shard, command) in commands {
+            let journal = self.node.shard(shard).journal();
+            disks.submit((shard, journal), command, self.now_ms);
+        }
     }
 
     fn step_disks(&mut self) {
         if let Some(disks) = &mut self.disks {
-            disks.step_any();
+            disks.step_any(self.now_ms);
         }
     }
 
@@ -177,12 +180,24 @@ impl World {
         }
         let mut has_worked = false;
         for _ in 0..WORK_ROUNDS_MAX {
-            let Some(disks) = self.disks.as_mut().filter(|disks| !disks.is_idle()) else { break };
-            disks.work();
-            while self.complete_one()? {}
+            let Some(disks) = &mut self.disks else { break };
+            let mut works = disks.work(self.now_ms);
+            while self.complete_one()? {
+                works = true;
+            }
+            if !works {
+                break;
+            }
             has_worked = true;
         }
         Ok(has_worked)
+    }
+
+    /// Records or commits wait for others, until time passes.
+    fn delays_commit(&mut self) -> bool {
+        let now_ms = self.now_ms;
+        self.node.delays_commit()
+            || self.disks.as_mut().is_some_and(|disks| disks.delays_commit(now_ms))
     }
 
     fn is_poisoned(&self) -> bool {
@@ -331,7 +346,7 @@ impl World {
                 moves = true;
             }
             moves |= self.work_disks()?;
-            if !moves && self.node.delays_commit() {
+            if !moves && self.delays_commit() {
                 self.pass_ms(1)?;
                 moves = true;
             }

@@ -1,4 +1,5 @@
-//! The disks: one under each shard's journal, and what is read from them at a start.
+//! The disks: one under each shard's journal, the thread that commits for all of them, and what is
+//! read from them at a start.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,8 +7,9 @@ use broker::journal::Fact;
 use broker::{Replay, ShardId};
 use storage::testing::{Crash, SimDisk};
 use storage::{
-    Command, CommandId, Completion, Identity, Ledger, Outcome, Position, Record, RecordKind,
-    Recovered, Refusal, Settings,
+    Command, CommandId, CommandQueue, Completion, Identity, Journal, Ledger, Outcome, Position,
+    Record, RecordKind, Recovered, Refusal, RoundRules, Rounds, RoundsFlaw, Settings, Step,
+    Submission,
 };
 
 use crate::random::Random;
@@ -18,6 +20,12 @@ pub(crate) struct Disks {
     pub(crate) disks: Vec<SimDisk>,
     /// Of each disk, the newest segment as it was at some earlier start.
     pub(crate) copies: Vec<Option<(u32, Vec<u8>)>>,
+    /// What the commit thread does, and how far it is in its round.
+    rounds: Rounds,
+    stage: Stage,
+    rules: RoundRules,
+    /// Commits that came during the round, and when.
+    arrivals: VecDeque<(Submission, u64)>,
     /// Done by the disk, and not yet told to the shard.
     completions: Vec<VecDeque<Completion>>,
     sabotage: Option<Sabotage>,
@@ -26,12 +34,21 @@ pub(crate) struct Disks {
     pub(crate) random: Random,
 }
 
+/// How far the commit thread is.
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    Writing,
+    /// The syncs that go on side by side.
+    Syncing(Vec<(usize, Step)>),
+}
+
 /// A record as recovery hands it out: place, kind, content.
 pub(crate) type Found = (Position, RecordKind, Vec<u8>);
 
 impl Disks {
     /// `thrift`: how much of a journal is left to what frees more than it takes, and how commits
-    /// wait.
+    /// wait for each other.
     pub(crate) fn new(
         shards: ShardId,
         sabotage: Option<Sabotage>,
@@ -50,7 +67,6 @@ impl Disks {
         };
         let mut settings = Settings {
             slack_segments: random.below(3) as u32,
-            commit_delay_ms: COMMIT_DELAY_MS[thrift.below(COMMIT_DELAY_MS.len())],
             lazy_commit_ms: LAZY_COMMIT_MS[thrift.below(LAZY_COMMIT_MS.len())],
             sync_interval_ms: SYNC_INTERVAL_MS,
             retry_ms: 200,
@@ -59,8 +75,15 @@ impl Disks {
         if thrift.chance(50) {
             settings.reserve_bytes = 0;
         }
+        let delay_ms = COMMIT_DELAY_MS[thrift.below(COMMIT_DELAY_MS.len())];
+        let bytes_max = ROUND_BYTES_MAX[thrift.below(ROUND_BYTES_MAX.len())];
+        let rules = RoundRules { delay_us: delay_ms * 1000, bytes_max };
         Self {
             settings,
+            rounds: new_rounds(shards, rules, sabotage),
+            stage: Stage::Idle,
+            rules,
+            arrivals: VecDeque::new(),
             disks: (0..shards).map(|_| disk(random)).collect(),
             copies: vec![None; usize::from(shards)],
             completions: (0..shards).map(|_| VecDeque::new()).collect(),
@@ -80,7 +103,13 @@ impl Disks {
         self.settings.log_bytes_max = u64::from(self.settings.segment_bytes) * segments;
     }
 
-    pub(crate) fn submit(&mut self, shard: ShardId, command: Command) {
+    /// `journal`: that which the command is of.
+    pub(crate) fn submit(
+        &mut self,
+        (shard, journal): (ShardId, Option<&Journal>),
+        command: Command,
+        now_ms: u64,
+    ) {
         let shard = usize::from(shard);
         if self.sabotage == Some(Sabotage::CommitEarly)
             && let Command::Commit { id, steps, .. } = &command
@@ -89,25 +118,86 @@ impl Disks {
             self.completions[shard].push_back(Completion { id: *id, outcome });
             self.early.insert((shard, *id));
         }
-        self.disks[shard].submit(command);
+        if command.queue() == CommandQueue::Background {
+            return self.disks[shard].submit(command);
+        }
+        let is_shared = journal.is_some_and(Journal::is_commit_shared);
+        let submission = Submission { journal: shard, command, is_shared };
+        self.arrivals.push_back((submission, now_ms * 1000));
     }
 
-    /// One step of a disk that has something to do.
-    pub(crate) fn step_any(&mut self) {
+    /// One step of a thread that has something to do.
+    pub(crate) fn step_any(&mut self, now_ms: u64) {
         if self.sabotage == Some(Sabotage::CommitEarly) && !self.random.chance(20) {
             // Slow ones: hardly anything happens before the commit otherwise.
             return;
         }
         let busy: Vec<usize> =
             self.shards().filter(|shard| !self.disks[*shard].is_idle()).collect();
-        if !busy.is_empty() {
+        if !busy.is_empty() && self.random.chance(50) {
             let shard = busy[self.random.below(busy.len())];
-            self.step(shard);
+            self.step_background(shard);
+        } else {
+            self.step_commits(now_ms);
         }
     }
 
-    fn step(&mut self, shard: usize) {
-        let Some(completion) = self.disks[shard].step() else { return };
+    fn step_background(&mut self, shard: usize) {
+        if let Some(completion) = self.disks[shard].step() {
+            self.complete(shard, completion);
+        }
+    }
+
+    /// One step of the commit thread: a part of a write, or a sync.
+    fn step_commits(&mut self, now_ms: u64) {
+        match &mut self.stage {
+            Stage::Idle => {
+                self.take_arrivals();
+                if self.rounds.begins_at_us().is_some_and(|at_us| at_us <= now_ms * 1000) {
+                    self.rounds.begin(now_ms * 1000);
+                    self.stage = Stage::Writing;
+                }
+            }
+            Stage::Writing => match self.rounds.next_write() {
+                Some(part) => {
+                    let result = self.disks[part.journal].write(&part);
+                    self.rounds.on_write(&part, result);
+                }
+                None => {
+                    self.answer();
+                    self.stage = Stage::Syncing(self.rounds.syncs());
+                }
+            },
+            Stage::Syncing(syncs) if syncs.is_empty() => {
+                self.answer();
+                self.rounds.end(now_ms * 1000);
+                self.stage = Stage::Idle;
+            }
+            Stage::Syncing(syncs) => {
+                let (shard, step) = syncs.swap_remove(self.random.below(syncs.len()));
+                let is_last = syncs.is_empty();
+                let result = self.disks[shard].sync(&step);
+                self.rounds.on_sync(shard, result);
+                if is_last {
+                    self.stage = Stage::Syncing(self.rounds.syncs());
+                }
+            }
+        }
+    }
+
+    fn take_arrivals(&mut self) {
+        for (submission, at_us) in self.arrivals.drain(..) {
+            self.rounds.submit(submission, at_us);
+        }
+    }
+
+    fn answer(&mut self) {
+        for answer in self.rounds.take_answers() {
+            self.complete(answer.journal, answer.completion);
+        }
+    }
+
+    fn complete(&mut self, shard: usize, completion: Completion) {
         if self.early.remove(&(shard, completion.id)) {
             return;
         }
@@ -117,13 +207,34 @@ impl Disks {
         }
     }
 
-    /// Carries out all that was submitted.
-    pub(crate) fn work(&mut self) {
+    /// Carries out all that was submitted, but what waits for others. False: nothing was.
+    pub(crate) fn work(&mut self, now_ms: u64) -> bool {
+        let mut has_worked = false;
         for shard in self.shards() {
             while !self.disks[shard].is_idle() {
-                self.step(shard);
+                self.step_background(shard);
+                has_worked = true;
             }
         }
+        while !self.are_commits_done() && !self.delays_commit(now_ms) {
+            self.step_commits(now_ms);
+            has_worked = true;
+        }
+        has_worked
+    }
+
+    /// Commits wait for others, and nothing else is left.
+    pub(crate) fn delays_commit(&mut self, now_ms: u64) -> bool {
+        if !matches!(self.stage, Stage::Idle) {
+            return false;
+        }
+        self.take_arrivals();
+        self.rounds.begins_at_us().is_some_and(|at_us| at_us > now_ms * 1000)
+    }
+
+    fn are_commits_done(&self) -> bool {
+        let is_idle = matches!(self.stage, Stage::Idle);
+        is_idle && self.arrivals.is_empty() && self.rounds.is_idle()
     }
 
     /// The next thing that a disk has done, of any shard.
@@ -139,7 +250,9 @@ impl Disks {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.disks.iter().all(SimDisk::is_idle) && self.completions.iter().all(VecDeque::is_empty)
+        self.disks.iter().all(SimDisk::is_idle)
+            && self.are_commits_done()
+            && self.completions.iter().all(VecDeque::is_empty)
     }
 
     /// Whose journal begins behind its first segment, because space came back.
@@ -152,12 +265,21 @@ impl Disks {
     pub(crate) fn crash(&mut self, crash: Crash) {
         self.completions.iter_mut().for_each(VecDeque::clear);
         self.early.clear();
-        for disk in &mut self.disks {
-            disk.crash(crash);
+        if matches!(self.stage, Stage::Idle) {
+            self.take_arrivals();
+        }
+        self.arrivals.clear();
+        // What any journal would do next may have been begun.
+        self.rounds.begin(0);
+        for (shard, disk) in self.disks.iter_mut().enumerate() {
+            let write = self.rounds.write_of(shard);
+            disk.crash_within(crash, write.as_ref(), self.rounds.step_of(shard));
             disk.faults.fail_next_sync = false;
             disk.faults.fail_next_write = false;
             disk.faults.fail_reads = false;
         }
+        self.rounds = new_rounds(self.disks.len() as ShardId, self.rules, self.sabotage);
+        self.stage = Stage::Idle;
     }
 
     /// A disk has hardly any space left.
@@ -280,6 +402,16 @@ impl Disks {
     }
 }
 
+fn new_rounds(shards: ShardId, rules: RoundRules, sabotage: Option<Sabotage>) -> Rounds {
+    let mut rounds = Rounds::new(usize::from(shards), rules);
+    match sabotage {
+        Some(Sabotage::AnswerBeforeSync) => rounds.plant(RoundsFlaw::AnswersBeforeSync),
+        Some(Sabotage::FailNeighbour) => rounds.plant(RoundsFlaw::FailsNeighbour),
+        _ => {}
+    }
+    rounds
+}
+
 /// The smallest segments, so that space has to come back.
 const SEGMENT_BYTES: u32 = 64 * 1024;
 
@@ -293,8 +425,11 @@ const JOURNAL_LAST_PART: u64 = 16;
 /// What is kept at level `disk` is synced after so long.
 pub(crate) const SYNC_INTERVAL_MS: u32 = 500;
 
-/// Most worlds have none, as most brokers.
-pub(crate) const COMMIT_DELAY_MS: [u32; 4] = [0, 0, 2, 20];
+/// How long commits wait for others: in most worlds they do not, as in most brokers.
+const COMMIT_DELAY_MS: [u64; 4] = [0, 0, 2, 20];
+
+/// What a journal may write in a round: so little that some writes take several.
+const ROUND_BYTES_MAX: [usize; 4] = [700, 5000, 1 << 20, 1 << 20];
 
 /// How long records that nobody waits for may wait, in the logs of a world.
 pub(crate) const LAZY_COMMIT_MS: [u32; 3] = [0, 3, 30];

@@ -80,6 +80,10 @@ pub enum Sabotage {
     IgnoreSyncs,
     /// Disks report manifests that they have not written, all but the first.
     IgnoreManifests,
+    /// The commit thread answers a commit before its sync.
+    AnswerBeforeSync,
+    /// The commit thread reports the fault of one journal to another one.
+    FailNeighbour,
     /// Commits are reported when they are handed to the disk.
     CommitEarly,
     /// A commit is never reported.

@@ -116,6 +116,16 @@ fn the_oracle_sees_manifests_that_are_none() {
 }
 
 #[test]
+fn the_oracle_sees_a_commit_thread_that_answers_before_the_sync() {
+    is_caught(Sabotage::AnswerBeforeSync);
+}
+
+#[test]
+fn the_oracle_sees_a_fault_that_is_reported_to_another_journal() {
+    is_caught(Sabotage::FailNeighbour);
+}
+
+#[test]
 fn the_oracle_sees_acknowledgements_before_the_commit() {
     is_caught(Sabotage::CommitEarly);
 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 ///   two queues are independent of each other.
 /// - The steps of a `Commit` are executed in order and **stop at the first fault**. Commits behind
 ///   one that failed are not carried out, but answered as [`FaultKind::Skipped`], until one comes
-///   that says `resume`. A [`CommitGuard`] does this for a driver.
+///   that says `resume`. A [`CommitGuard`] does this for a driver, [`Rounds`](crate::Rounds) for
+///   one that has several journals.
 /// - `Create`, `Recycle` and `Delete` are reported as done only when the directory entry itself is
 ///   durable (directory synced), and a created or recycled file has its blocks allocated.
 /// - Each command is answered by exactly one [`Completion`].

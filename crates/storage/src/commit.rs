@@ -6,7 +6,6 @@ use crate::command::{Command, CommandId, Fault, FaultKind, Step};
 use crate::format::{FLAG_MARK, FLAG_OPEN, FLAG_SEAL};
 use crate::journal::{Journal, Level, Phase};
 use crate::position::Position;
-use crate::settings::Settings;
 
 /// What has been handed to the disk, and what it has made of it.
 #[derive(Debug)]
@@ -30,9 +29,12 @@ pub(crate) struct Commit {
     unsynced_since: Option<u64>,
     last_append_ms: u64,
     /// Since when there have been records that no commit has, if they may wait for others.
-    delayed_since: Option<u64>,
-    /// One of them is waited for. Set for what was delayed before, if it was.
+    lazy_since: Option<u64>,
+    /// Somebody waits for one of those that no commit has.
     is_awaited: bool,
+    /// Records to be synced came while a commit was under way; the same for the last commit.
+    has_joined: bool,
+    pub(crate) is_shared: bool,
     retry_at: Option<u64>,
     /// Why the last commit could not be carried out for now.
     pub(crate) unavailable: Option<Fault>,
@@ -58,15 +60,17 @@ impl Commit {
             claimed: Position::default(),
             unsynced_since: None,
             last_append_ms: 0,
-            delayed_since: None,
+            lazy_since: None,
             is_awaited: false,
+            has_joined: false,
+            is_shared: false,
             retry_at: None,
             unavailable: None,
         }
     }
 
     pub(crate) fn is_delayed(&self) -> bool {
-        self.delayed_since.is_some()
+        self.lazy_since.is_some()
     }
 
     pub(crate) fn note_append(&mut self, level: Level, position: Position, now_ms: u64) {
@@ -74,7 +78,10 @@ impl Commit {
         self.is_awaited |= level > Level::Lazy;
         match level {
             // Any end behind the record's beginning covers it: commits take whole batches.
-            Level::Fsync => self.sync_target = Position::from_bits(position.to_bits() + 1),
+            Level::Fsync => {
+                self.sync_target = Position::from_bits(position.to_bits() + 1);
+                self.has_joined |= !self.in_flight.is_empty();
+            }
             Level::Lazy | Level::Disk => {
                 self.unsynced_since.get_or_insert(now_ms);
             }
@@ -85,11 +92,11 @@ impl Commit {
 impl Journal {
     pub(crate) fn plan_commit(&mut self, now_ms: u64) {
         let waits = self.commit.retry_at.is_some_and(|at| at > self.now_ms);
-        let delays = self.delays_records(now_ms);
-        if self.poison.is_some() || waits || !self.may_form_group() || delays {
+        let is_lazy = self.is_lazy(now_ms);
+        if self.poison.is_some() || waits || !self.may_form_group() || is_lazy {
             return;
         }
-        self.commit.delayed_since = None;
+        self.commit.lazy_since = None;
         self.commit.is_awaited = false;
         self.commit.retry_at = None;
         self.close_batches();
@@ -110,32 +117,24 @@ impl Journal {
         let id = self.command_id();
         let bytes = steps.iter().map(Step::bytes).sum();
         self.commit.in_flight.push_back(Group { id, steps: steps.clone(), bytes });
+        self.commit.is_shared = std::mem::take(&mut self.commit.has_joined);
         let resume = std::mem::take(&mut self.commit.resume);
         self.commands.push(Command::Commit { id, steps, resume });
     }
 
-    /// Whether the next commit waits for more records. Only records may be late: what a journal
-    /// needs to open, to go on in the next segment or to close is not delayed.
-    fn delays_records(&mut self, now_ms: u64) -> bool {
-        let delay = self.delay_ms();
+    /// Whether the next commit waits for a record that somebody waits for. Only records may be late:
+    /// what a journal needs to open, to go on in the next segment or to close is not, nor is a sync,
+    /// nor space that comes back once the journal says that it begins behind it.
+    fn is_lazy(&mut self, now_ms: u64) -> bool {
         let has_records_only = self.open.is_some() && self.queue.is_empty() && !self.upkeep.is_due;
-        if delay == 0 || self.phase != Phase::Running || !has_records_only {
+        let is_awaited = self.commit.is_awaited
+            || self.commit.sync_target > self.commit.synced
+            || self.space.oldest_is_unwritten();
+        if self.phase != Phase::Running || !has_records_only || is_awaited {
             return false;
         }
-        let since = *self.commit.delayed_since.get_or_insert(now_ms);
-        now_ms < since + delay
-    }
-
-    /// How long records may wait for others. Those that nobody waits for have more time, unless
-    /// something else does: a sync, or space that comes back once the journal says that it begins
-    /// behind it.
-    fn delay_ms(&self) -> u64 {
-        let Settings { commit_delay_ms, lazy_commit_ms, .. } = self.settings;
-        let is_lazy = !self.commit.is_awaited
-            && self.commit.sync_target <= self.commit.synced
-            && !self.space.oldest_is_unwritten();
-        let delay_ms = if is_lazy { commit_delay_ms.max(lazy_commit_ms) } else { commit_delay_ms };
-        u64::from(delay_ms)
+        let since = *self.commit.lazy_since.get_or_insert(now_ms);
+        now_ms < since + u64::from(self.settings.lazy_commit_ms)
     }
 
     /// Whether the disk has nothing to do, or will have soon and there is much to do.
@@ -272,11 +271,10 @@ impl Journal {
 
     /// None while the disk is at it: when it is done, somebody looks again.
     pub(crate) fn commit_deadline(&self) -> Option<u64> {
-        let delay = self.delay_ms();
-        let delayed = self.commit.delayed_since.map(|since| since + delay);
         let may_go = self.commit.in_flight.is_empty() && self.commit.retry_at.is_none();
-        let delayed = delayed.filter(|_| may_go);
-        self.idle_deadline().into_iter().chain(delayed).min()
+        let lazy = self.commit.lazy_since.filter(|_| may_go);
+        let lazy = lazy.map(|since| since + u64::from(self.settings.lazy_commit_ms));
+        self.idle_deadline().into_iter().chain(lazy).min()
     }
 
     /// When a quiet journal has to sync records of level `disk`, to state that its records are

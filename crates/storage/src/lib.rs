@@ -29,7 +29,8 @@
 //!
 //! # Where to start reading
 //!
-//! [`Journal`] (`journal.rs`), then `commit.rs` for group commit, `recovery.rs` for how a torn tail
+//! [`Journal`] (`journal.rs`), then `commit.rs` for group commit, `rounds.rs` for the commits of
+//! several journals, `recovery.rs` for how a torn tail
 //! is distinguished from damage, `follow.rs` for a copy that grows, `manifest.rs` for how a missing
 //! end is noticed, `space.rs` and `reclaim.rs` for the life of a segment, `format.rs` for the
 //! bytes. The format is described field by field in `docs/develop/journal-format.md`.
@@ -59,6 +60,7 @@ mod recent;
 mod reclaim;
 mod recovery;
 mod refusal;
+mod rounds;
 mod scan;
 mod settings;
 mod space;
@@ -83,6 +85,9 @@ pub use manifest::{MANIFEST_BYTES, Manifest, manifest_file};
 pub use position::Position;
 pub use recovery::{Recovered, Recovery, Report, SegmentFile, Want};
 pub use refusal::Refusal;
+#[cfg(feature = "testing")]
+pub use rounds::RoundsFlaw;
+pub use rounds::{Answer, RoundRules, Rounds, Submission, WritePart};
 pub use scan::{Scan, ScannedBatch};
 pub use settings::{Settings, SettingsError};
 pub use stamp::{Misfit, Stamp, Together};

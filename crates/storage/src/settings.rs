@@ -37,9 +37,6 @@ pub struct Settings {
     pub reclaim_chunk_bytes: u32,
     /// Milliseconds until a command that failed for lack of space is tried again. Default 1000.
     pub retry_ms: u32,
-    /// Milliseconds that records may wait for others to share their commit with, while the disk is
-    /// idle. A full batch does not wait. Default 0: no record waits.
-    pub commit_delay_ms: u32,
     /// Milliseconds that records of [`Level::Lazy`](crate::Level::Lazy) may wait for others to
     /// share their commit with. Default 50. A process that is killed takes those that wait with it.
     pub lazy_commit_ms: u32,
@@ -68,7 +65,6 @@ impl Default for Settings {
             reclaim_bytes_per_sec: 8 * MIB,
             reclaim_chunk_bytes: MIB,
             retry_ms: 1000,
-            commit_delay_ms: 0,
             lazy_commit_ms: 50,
             sync_interval_ms: 1000,
             manifest_ahead_bytes: 64 * KIB,

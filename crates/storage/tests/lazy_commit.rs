@@ -84,17 +84,6 @@ fn a_lazy_record_behind_one_at_the_disk_waits_its_time_from_its_own_turn_on() {
 }
 
 #[test]
-fn a_longer_commit_delay_holds_for_lazy_records() {
-    let mut model = ready(Settings { commit_delay_ms: 2 * LAZY_MS as u32, ..lazy() });
-    assert!(model.append(1, Some(10), Level::Lazy));
-    assert!(committed(&mut model).is_none());
-    model.tick(LAZY_MS);
-    assert!(committed(&mut model).is_none());
-    model.tick(LAZY_MS);
-    assert!(committed(&mut model).is_some());
-}
-
-#[test]
 fn closing_and_syncing_do_not_wait() {
     let mut model = ready(lazy());
     assert!(model.append(1, Some(10), Level::Lazy));

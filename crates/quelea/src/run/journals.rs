@@ -14,7 +14,7 @@ use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
 use crate::cluster::{Member, Order};
 use crate::http::{Health, State};
-use data::{JournalDisk, JournalFiles};
+use data::{Done, JournalDisk, JournalFiles, Owner};
 
 /// How often figures are shown to others.
 const FIGURES_INTERVAL_MS: u64 = 500;
@@ -76,24 +76,21 @@ impl Submitted {
 }
 
 impl Disk {
-    fn attach(
-        member: Member,
-        shard: ShardId,
-        done: impl Fn(Completion, Duration) + Send + 'static,
-    ) -> Self {
+    fn attach(member: Member, shard: ShardId, done: impl Fn(Vec<Done>) + Send + 'static) -> Self {
         let submitted = Arc::<Submitted>::default();
         let known = submitted.clone();
         let done = Box::new(move |completion: Completion| {
             let took = known.take(completion.id).unwrap_or_default();
-            done(completion, took);
+            done(vec![Done { journal: shard, completion, took }]);
         });
         member.order(Order::Attach(shard, done));
         Self::Member(member, shard, submitted)
     }
 
-    fn submit(&self, command: Command) -> Result<(), Completion> {
+    /// `is_shared`: of a commit, others came while the one before it was under way.
+    fn submit(&self, command: Command, is_shared: bool) -> Result<(), Completion> {
         match self {
-            Self::Files(disk) => disk.submit(command),
+            Self::Files(disk) => disk.submit(command, is_shared),
             Self::Member(member, shard, submitted) => {
                 if let Command::Commit { id, .. } = &command {
                     submitted.note(*id);
@@ -102,6 +99,23 @@ impl Disk {
                 Ok(())
             }
         }
+    }
+}
+
+/// Puts what the disks have done into the mailbox of the worker, all of it at once.
+fn deliver(
+    mailbox: &Arc<Mailbox>,
+    board: &Arc<JournalBoard>,
+) -> impl Fn(Vec<Done>) + Clone + Send + use<> {
+    let (mailbox, board) = (mailbox.clone(), board.clone());
+    move |all: Vec<Done>| {
+        for done in &all {
+            if matches!(done.completion.outcome, Outcome::Committed { .. }) {
+                board.commits.note(done.took);
+            }
+        }
+        let items = all.into_iter();
+        mailbox.put_all(items.map(|done| Item::Disk(done.journal, Box::new(done.completion))));
     }
 }
 
@@ -129,30 +143,53 @@ pub enum JournalState {
 }
 
 impl Journals {
-    /// Starts the disks of these shards.
-    pub(super) fn start(
-        shards: impl IntoIterator<Item = (ShardId, JournalBackend)>,
+    /// Starts the disks of all workers. `None`: the worker has no journals. All journals are in
+    /// files, or all in streams. `commit_delay`: how long a commit that is not alone waits for
+    /// others.
+    pub(super) fn start_all(
+        of_workers: Vec<Vec<(ShardId, JournalBackend)>>,
+        mailboxes: &[Arc<Mailbox>],
+        board: &Arc<JournalBoard>,
+        phases: &Sender<Phase>,
+        commit_delay: Duration,
+    ) -> std::io::Result<Vec<Option<Self>>> {
+        let mut owners = Vec::new();
+        let mut members = Vec::new();
+        for (journals, mailbox) in of_workers.into_iter().zip(mailboxes) {
+            let mut files_of = Vec::new();
+            let mut attached = Vec::new();
+            for (shard, place) in journals {
+                let done = deliver(mailbox, board);
+                match place {
+                    JournalBackend::Files(files) => files_of.push((shard, files)),
+                    JournalBackend::Member(member) => {
+                        attached.push(Disk::attach(member, shard, done));
+                    }
+                }
+            }
+            owners.push(Owner { journals: files_of, done: deliver(mailbox, board) });
+            members.push(attached);
+        }
+        let has_files = owners.iter().any(|owner| !owner.journals.is_empty());
+        let disks = match has_files {
+            true => JournalDisk::spawn_all(owners, commit_delay)?,
+            false => owners.iter().map(|_| Vec::new()).collect(),
+        };
+        let all = disks.into_iter().zip(members).zip(mailboxes);
+        let journals = all.map(|((disks, members), mailbox)| {
+            let disks: Vec<_> = disks.into_iter().map(Disk::Files).chain(members).collect();
+            (!disks.is_empty()).then(|| Self::new(disks, mailbox, board, phases))
+        });
+        Ok(journals.collect())
+    }
+
+    fn new(
+        disks: Vec<Disk>,
         mailbox: &Arc<Mailbox>,
         board: &Arc<JournalBoard>,
         phases: &Sender<Phase>,
-    ) -> std::io::Result<Self> {
-        let mut disks = Vec::new();
-        for (shard, place) in shards {
-            let (mailbox, board) = (mailbox.clone(), board.clone());
-            let done = move |completion: Completion, took| {
-                if matches!(completion.outcome, Outcome::Committed { .. }) {
-                    board.commits.note(took);
-                }
-                mailbox.put(Item::Disk(shard, Box::new(completion)));
-            };
-            disks.push(match place {
-                JournalBackend::Files(files) => {
-                    Disk::Files(JournalDisk::spawn(files, &format!("log-{shard}"), done)?)
-                }
-                JournalBackend::Member(member) => Disk::attach(member, shard, done),
-            });
-        }
-        Ok(Self {
+    ) -> Self {
+        Self {
             seen: vec![JournalState::Opening; disks.len()],
             last_reported: vec![LastReported::default(); disks.len()],
             disks,
@@ -164,7 +201,7 @@ impl Journals {
             phases: phases.clone(),
             is_open: false,
             is_quiet: false,
-        })
+        }
     }
 
     /// Hands over what the disks have to do, and looks how the journals are: those of shards that
@@ -181,8 +218,9 @@ impl Journals {
         for place in shards.marked() {
             let shard = &mut shards[place];
             shard.take_disk_commands(&mut self.commands, now_ms);
+            let is_shared = shard.journal().is_some_and(Journal::is_commit_shared);
             for command in self.commands.drain(..) {
-                if let Err(completion) = self.disks[place].submit(command) {
+                if let Err(completion) = self.disks[place].submit(command, is_shared) {
                     self.mailbox.put(Item::Disk(shard.id(), Box::new(completion)));
                 }
             }
@@ -571,7 +609,7 @@ mod tests {
         let mailbox = Arc::new(Mailbox::new(EventWaker(waker)));
         let board = Arc::new(JournalBoard::new(0, Health::new()));
         let (phases, _ends) = std::sync::mpsc::channel();
-        let mut journals = Journals::start([], &mailbox, &board, &phases).unwrap();
+        let mut journals = Journals::new(Vec::new(), &mailbox, &board, &phases);
         journals.carry_out(&mut Shards::new(Vec::new()), 1000);
         assert_eq!(journals.next_deadline_ms(), None);
         journals.carry_out(&mut Shards::new(Vec::new()), 1001);

@@ -1,7 +1,7 @@
 //! The workers as a whole: started with their shards, opened, stopped in order.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -82,9 +82,12 @@ impl Workers {
         let (polls, mailboxes) = make_mailboxes(count)?;
         let (phase_sender, phases) = channel();
         let mut workers = Vec::new();
-        let parts = polls.into_iter().zip(distribute(shards, count)).enumerate();
-        for (index, (poll, (shards, files))) in parts {
-            let journals = start_journals(files, &mailboxes[index], board, &phase_sender)?;
+        let (shards, files): (Vec<_>, Vec<_>) = distribute(shards, count).into_iter().unzip();
+        let delay = config.durability.commit_delay();
+        let journals = Journals::start_all(files, &mailboxes, board, &phase_sender, delay)
+            .context("cannot start the threads of the logs")?;
+        let parts = polls.into_iter().zip(shards.into_iter().zip(journals)).enumerate();
+        for (index, (poll, (shards, journals))) in parts {
             let host = Os::new(OsParts {
                 poll,
                 index,
@@ -235,19 +238,6 @@ fn distribute(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
         own_shards.push(shard);
     }
     distributed
-}
-
-fn start_journals(
-    files: Vec<(ShardId, JournalBackend)>,
-    mailbox: &Arc<Mailbox>,
-    board: &Arc<JournalBoard>,
-    phases: &Sender<Phase>,
-) -> anyhow::Result<Option<Journals>> {
-    if files.is_empty() {
-        return Ok(None);
-    }
-    let journals = Journals::start(files, mailbox, board, phases);
-    Ok(Some(journals.context("cannot start the threads of a log")?))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::rc::Rc;
 use cluster::Role;
 use driver::testing::Clock;
 
-use crate::disks::{COMMIT_DELAY_MS, LAZY_COMMIT_MS, SYNC_INTERVAL_MS};
+use crate::disks::{LAZY_COMMIT_MS, SYNC_INTERVAL_MS};
 use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -78,7 +78,6 @@ impl Cluster {
         let segment_bytes = SEGMENT_BYTES << own.below(2);
         let journal = storage::Settings {
             slack_segments: own.below(3) as u32,
-            commit_delay_ms: COMMIT_DELAY_MS[random.below(COMMIT_DELAY_MS.len())],
             lazy_commit_ms: LAZY_COMMIT_MS[own.below(LAZY_COMMIT_MS.len())],
             sync_interval_ms: SYNC_INTERVAL_MS,
             retry_ms: 200,

@@ -7,7 +7,6 @@ use cluster::{Facts, Misfit, Peers, Record};
 
 use super::Cluster;
 use super::member::Member;
-use crate::disks::COMMIT_DELAY_MS;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -47,7 +46,6 @@ impl Setup {
         self.journal.slack_segments = random.below(4) as u32;
         self.journal.retry_ms = RETRY_MS[random.below(RETRY_MS.len())];
         self.journal.batch_bytes_max = BATCH_BYTES_MAX[random.below(BATCH_BYTES_MAX.len())];
-        self.journal.commit_delay_ms = COMMIT_DELAY_MS[random.below(COMMIT_DELAY_MS.len())];
         self.is_new = true;
     }
 

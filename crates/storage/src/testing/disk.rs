@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use super::Rng;
 use crate::{
     Command, CommandId, CommandQueue, CommitGuard, Completion, Fault, FaultKind, Follow, Ledger,
-    Outcome, Record, Recovery, Refusal, SegmentFile, Settings, Step, Want, manifest_file,
+    Outcome, Record, Recovery, Refusal, SegmentFile, Settings, Step, Want, WritePart,
+    manifest_file,
 };
 
 /// Segment files in memory, with a page cache that a crash may lose in any pattern of sectors.
@@ -178,6 +179,42 @@ impl SimDisk {
         if commit { self.step_commit() } else { self.step_background() }
     }
 
+    /// Carries out a write of a commit that was not queued here.
+    pub fn write(&mut self, part: &WritePart) -> Result<(), Fault> {
+        self.check_engine()?;
+        self.check_write()?;
+        self.file(part.segment)?.write(part.offset as usize, part.bytes());
+        if part.is_last() {
+            self.note_part(part, part.bytes().len());
+        }
+        Ok(())
+    }
+
+    /// Carries out another step of a commit that was not queued here.
+    pub fn sync(&mut self, step: &Step) -> Result<(), Fault> {
+        self.carry_out(step)
+    }
+
+    /// Ends this life while these are under way, of a commit that was not queued here.
+    pub fn crash_within(&mut self, crash: Crash, write: Option<&WritePart>, step: Option<&Step>) {
+        if self.rng.chance(50) {
+            self.step_background();
+        }
+        if let Some(part) = write {
+            let torn = self.rng.below(part.bytes().len() as u64 + 1) as usize;
+            if let Ok(file) = self.file(part.segment) {
+                file.write(part.offset as usize, &part.bytes()[..torn]);
+                self.note_part(part, torn);
+            }
+        }
+        if let Some(Step::Manifest { offset, bytes }) = step
+            && !self.faults.ignore_manifests
+        {
+            self.tear_manifest(*offset, bytes);
+        }
+        self.end_life(crash);
+    }
+
     /// Ends this life: what was queued is gone or half done.
     pub fn crash(&mut self, crash: Crash) {
         if self.rng.chance(50) {
@@ -185,6 +222,10 @@ impl SimDisk {
         }
         self.tear_write_under_way();
         self.tear_manifest_under_way();
+        self.end_life(crash);
+    }
+
+    fn end_life(&mut self, crash: Crash) {
         self.commits.clear();
         self.background.clear();
         self.steps_done = 0;
@@ -309,12 +350,7 @@ impl SimDisk {
         self.check_engine()?;
         match step {
             Step::Write { segment, offset, bytes } => {
-                if std::mem::take(&mut self.faults.fail_next_write) {
-                    return Err(fault(FaultKind::Io, "simulated write error"));
-                }
-                if self.rng.chance(self.faults.write_no_space_percent) {
-                    return Err(fault(FaultKind::NoSpace, "simulated full disk"));
-                }
+                self.check_write()?;
                 self.file(*segment)?.write(*offset as usize, bytes);
                 self.note_write(*segment, *offset, bytes);
             }
@@ -345,6 +381,21 @@ impl SimDisk {
             }
         }
         Ok(())
+    }
+
+    fn check_write(&mut self) -> Result<(), Fault> {
+        if std::mem::take(&mut self.faults.fail_next_write) {
+            return Err(fault(FaultKind::Io, "simulated write error"));
+        }
+        match self.rng.chance(self.faults.write_no_space_percent) {
+            true => Err(fault(FaultKind::NoSpace, "simulated full disk")),
+            false => Ok(()),
+        }
+    }
+
+    fn note_part(&mut self, part: &WritePart, len: usize) {
+        let (offset, bytes) = part.written(len);
+        self.note_write(part.segment, offset, bytes);
     }
 
     fn note_write(&mut self, segment: u32, offset: u32, bytes: &[u8]) {
