@@ -105,8 +105,8 @@ pub struct Link {
     acks_taken: u32,
     /// Publishes of QoS 1 and 2 that the client waits for.
     unacked_in: u16,
-    /// A publish was refused which only the end of the connection reports: before MQTT 5, or when
-    /// the client is gone already.
+    /// A publish was refused which only the end of the connection reports: before MQTT 5, when its
+    /// fate is unknown ([`is_end`]), or when the client is gone already.
     is_refusing: bool,
     /// All before it have been answered.
     has_refused: bool,
@@ -437,7 +437,7 @@ impl Link {
         reason: Reason,
         awaited: Option<Awaited>,
     ) {
-        self.is_refusing |= reason.is_error() && !self.is_v5();
+        self.is_refusing |= self.is_end(kind, reason);
         if self.acks.is_empty() && awaited.is_none() {
             self.acks_taken = self.acks_taken.wrapping_add(1);
             self.write_queued_ack(kind, packet_id, reason);
@@ -465,13 +465,14 @@ impl Link {
     ) -> Option<&PendingAck> {
         let (index, is_v5) = (self.ack_index(number), self.is_v5());
         let ack = self.acks.get_mut(index)?;
+        let kind = ack.kind;
         if !ack.awaited.remove(respondent) {
             return None;
         }
         if reason.is_error() || !ack.reason.is_error() && ack.reason != Reason::SUCCESS {
             ack.reason = reason;
         }
-        self.is_refusing |= reason.is_error() && !is_v5;
+        self.is_refusing |= is_end(is_v5, kind, reason);
         Some(ack)
     }
 
@@ -504,9 +505,14 @@ impl Link {
         self.acks.len()
     }
 
+    /// Does the end of the connection stand for this acknowledgement?
+    fn is_end(&self, kind: AckKind, reason: Reason) -> bool {
+        is_end(self.is_v5(), kind, reason)
+    }
+
     #[inline]
     fn write_queued_ack(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
-        self.has_refused |= reason.is_error() && !self.is_v5();
+        self.has_refused |= self.is_end(kind, reason);
         if self.has_refused {
             return;
         }
@@ -653,6 +659,15 @@ impl Link {
 pub fn large_packet_len(bytes: &[u8]) -> Option<usize> {
     let packet_len = codec::packet_len(bytes).ok().flatten()?;
     (packet_len >= LARGE_BYTES_MIN).then_some(packet_len)
+}
+
+/// Does the end of the connection stand for an acknowledgement? Before MQTT 5 for each that refuses.
+/// And for a PUBREC of a log that is out of service: the packet ID may be on the medium. A PUBREC
+/// that refuses would free it for the client, and after a start its next message would be taken for
+/// a repetition. So the client keeps the packet ID, and sends the same message again.
+fn is_end(is_v5: bool, kind: AckKind, reason: Reason) -> bool {
+    let is_unknown = kind == AckKind::Pubrec && reason == Reason::IMPLEMENTATION_SPECIFIC_ERROR;
+    reason.is_error() && (!is_v5 || is_unknown)
 }
 
 /// How long a client counts as one that sends many messages in one go.

@@ -81,11 +81,17 @@ impl Sessions {
             let Some(number) = heir else { return };
             client.session.settle(number, Respondent::FIRST, reason);
         }
-        if client.session.link().is_some_and(Link::has_refused) {
-            cx.doomed.push((client.key.slot(), Ended::Refused));
+        if let Some(ended) = client.session.link().and_then(end_of_refused) {
+            cx.doomed.push((client.key.slot(), ended));
         }
         client.mark_dirty(cx);
     }
+}
+
+/// Why the connection ends if a publish was refused which nothing else reports.
+pub(crate) fn end_of_refused(link: &Link) -> Option<Ended> {
+    let ended = if link.is_v5() { Ended::JournalFailed } else { Ended::Refused };
+    link.has_refused().then_some(ended)
 }
 
 impl Client {

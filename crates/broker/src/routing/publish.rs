@@ -6,6 +6,7 @@ use session::{Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
 
 use crate::clients::Sessions;
+use crate::clients::answers::end_of_refused;
 use crate::clients::client::{Client, Pace};
 use crate::clients::notices::NoticeKind;
 use crate::clients::verdicts::Verdict;
@@ -336,7 +337,8 @@ impl Sessions {
         publish: &Publish<'_>,
         reason: Reason,
     ) -> Result<Pace, Ended> {
-        // Clients of 3.1.1 are cut off, when those before have been answered.
+        // Clients of 3.1.1 are cut off, when those before have been answered, and publishers of QoS 2
+        // on a log that is out of service.
         self.answer_publish(cx, slot, publish, reason, None);
         let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
         // What the message led to has ended the connection.
@@ -344,7 +346,7 @@ impl Sessions {
         if link.is_lost {
             link.refuse_rest();
         }
-        if link.has_refused() { Err(Ended::Refused) } else { Ok(Pace::default()) }
+        end_of_refused(link).map_or(Ok(Pace::default()), Err)
     }
 
     fn reason_for(&self, slot: u32, reason: Reason) -> Reason {

@@ -705,6 +705,30 @@ fn after_a_failed_sync_nothing_is_promised_any_more() {
     assert_eq!(lab.payloads(conn), ["before"]);
 }
 
+/// The packet ID may be on the medium: a PUBREC that refuses would free it for the client, and after
+/// a start another message under it would be taken for a repetition.
+#[test]
+fn a_log_that_fails_ends_the_connection_of_a_qos_2_publisher_and_keeps_its_packet_id() {
+    let mut lab = Lab::durable(1);
+    leave_subscribed(&mut lab, "away", "t", 2);
+    let publisher = lab.open(persistent("publisher"));
+    lab.disks[0].faults.fail_next_sync = true;
+    lab.publish(publisher, "t", b"unknown", 2, 7);
+    assert!(acks(lab.take_all(publisher)).is_empty());
+    assert!(lab.is_closed(publisher));
+    lab.crash(Crash::Kill);
+    let (publisher, present) = is_present(&mut lab, "publisher");
+    assert!(present);
+    lab.send(publisher, &dup("t", b"unknown", 7));
+    lab.ack(publisher, AckKind::Pubrel, 7);
+    lab.publish(publisher, "t", b"next", 2, 7);
+    let expected = [AckKind::Pubrec, AckKind::Pubcomp, AckKind::Pubrec];
+    let answered = acks(lab.take_all(publisher));
+    assert_eq!(answered, expected.map(|kind| (kind, 7, Reason::SUCCESS)));
+    let (conn, _) = is_present(&mut lab, "away");
+    assert_eq!(lab.payloads(conn), ["unknown", "next"]);
+}
+
 #[test]
 fn space_follows_what_is_needed_while_one_client_is_long_away() {
     let mut lab = Lab::durable(1);
