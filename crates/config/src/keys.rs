@@ -521,8 +521,7 @@ settings! {
         /// segments for each shard.
         log_bytes_max: u64 =
             bytes(256 << 10, AUTO / 2).or("auto", AUTO).or("unlimited", 0), "auto";
-        /// Milliseconds that a commit waits for others, so that all logs are synced together. This
-        /// saves CPU and disk work, and delays acknowledgements by up to twice this time. A
+        /// Milliseconds that a commit may wait for others, so that all logs are synced together. A
         /// publisher that is alone does not wait. 0: none. No effect in a cluster.
         commit_delay_ms: u32 = count(0, 1_000), "0";
         /// Space is reclaimed once a log takes more than this percentage of the bytes that are

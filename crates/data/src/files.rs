@@ -2,15 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use storage::{
-    Command, Completion, Fault, FaultKind, Manifest, Outcome, SegmentFile, Step, Want, WritePart,
-    manifest_file,
+    Command, Completion, Fault, FaultKind, InPlace, InPlaceEnd, Manifest, Outcome, SegmentFile,
+    Step, Want, WritePart, manifest_file,
 };
 
 /// The files of one journal, and the system calls on them.
@@ -21,6 +24,8 @@ pub struct JournalFiles {
     directory: File,
     /// Files used lately, newest last.
     open: Mutex<VecDeque<(u32, Arc<File>)>>,
+    /// The file system cannot write without waiting (`RWF_NOWAIT`).
+    waits: AtomicBool,
 }
 
 impl JournalFiles {
@@ -30,7 +35,8 @@ impl JournalFiles {
         let directory = File::open(path)?;
         // What an earlier process renamed or removed, and did not live to sync, counts from now on.
         directory.sync_all()?;
-        Ok(Self { path: path.to_owned(), directory, open: Mutex::default() })
+        let (open, waits) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { path: path.to_owned(), directory, open, waits })
     }
 
     /// The directory.
@@ -234,6 +240,32 @@ impl JournalFiles {
         self.write_at(part.segment, part.offset, part.bytes())
     }
 
+    /// A write in place: without waiting for the disk, where the file system can do that.
+    pub(super) fn write_in_place(&self, write: &InPlace) -> (InPlaceEnd, Duration) {
+        let began = Instant::now();
+        let written = self.file(write.segment).and_then(|file| {
+            let offset = u64::from(write.offset);
+            if self.waits.load(Ordering::Relaxed) {
+                return file.write_at(&write.bytes, offset);
+            }
+            let slices = [IoSlice::new(&write.bytes)];
+            match pwritev2(&file, &slices, offset, ReadWriteFlags::NOWAIT) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                    self.waits.store(true, Ordering::Relaxed);
+                    file.write_at(&write.bytes, offset)
+                }
+                written => Ok(written?),
+            }
+        });
+        let took = began.elapsed();
+        let end = match written {
+            Ok(count) if count == write.bytes.len() && took > SLOW_WRITE => InPlaceEnd::Slow,
+            Ok(count) if count == write.bytes.len() => InPlaceEnd::Done,
+            _ => InPlaceEnd::NotDone,
+        };
+        (end, took)
+    }
+
     fn write_at(&self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
         let file = self.file(segment);
         let done = file.and_then(|file| file.write_all_at(bytes, u64::from(offset)));
@@ -359,7 +391,7 @@ fn allocate(
     let file = options.create(true).truncate(true).read(true).write(true).mode(0o600).open(path)?;
     let is_reserved = match fallocate(&file, FallocateFlags::empty(), 0, u64::from(bytes)) {
         Ok(()) => true,
-        Err(rustix::io::Errno::OPNOTSUPP) => false,
+        Err(Errno::OPNOTSUPP) => false,
         Err(error) => return Err(error.into()),
     };
     let to_write = match is_reserved && is_first {
@@ -405,6 +437,8 @@ fn failed(what: &str) -> impl Fn(io::Error) -> Fault + use<'_> {
     }
 }
 
+/// A write in place that takes longer shows that the disk is behind: the kernel makes writers wait.
+const SLOW_WRITE: Duration = Duration::from_millis(1);
 /// Open files per journal. Policy: the one opened first is closed.
 const OPEN_FILES_MAX: usize = 16;
 /// What is synced at once of a new file.

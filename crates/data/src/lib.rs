@@ -10,9 +10,10 @@
 //! ```
 //!
 //! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one journal back,
-//! [`JournalDisk::spawn_all`] starts the threads: one commits for all journals, and each journal has
-//! one for its files. No caller ever waits for the medium: commands go in by
-//! [`JournalDisk::submit`], completions come back through a callback on a disk thread.
+//! [`JournalDisk::spawn_all`] starts the threads: one commits for all journals, and each journal
+//! has one for its files. No caller waits for the medium: commands go in by
+//! [`JournalDisk::submit`], completions come back through a callback on a disk thread. What the
+//! operating system is only to have the caller may write by [`JournalDisk::write_in_place`].
 
 mod commits;
 pub mod control;

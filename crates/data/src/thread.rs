@@ -7,7 +7,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use storage::{Command, CommandQueue, Completion, FaultKind, Outcome, RoundRules, Submission};
+use storage::{
+    Command, CommandQueue, Completion, FaultKind, InPlace, InPlaceEnd, Outcome, RoundRules,
+    Submission,
+};
 
 use super::JournalFiles;
 use super::commits::{Arrival, CommitThread};
@@ -44,6 +47,7 @@ pub struct Done {
 
 #[derive(Debug)]
 struct CommandQueues {
+    files: Arc<JournalFiles>,
     background: Sender<Command>,
     commits: Arc<CommitQueue>,
     /// The place of the journal at the commit thread.
@@ -85,12 +89,13 @@ impl JournalDisk {
         let run = move || committing.run(rules);
         let thread = Builder::new().name("log-commit".to_owned()).spawn(run)?;
         let commits = Arc::new(CommitQueue { sender: Some(sender), thread: Some(thread) });
-        let spawn = |(place, journal, files, done)| {
+        let spawn = |(place, journal, files, done): (usize, u16, Arc<JournalFiles>, F)| {
             let (background, queue) = channel();
+            let queues =
+                CommandQueues { files: files.clone(), background, commits: commits.clone(), place };
             let run = BackgroundThread { journal, files, queue, waiting: VecDeque::new(), done };
             let name = format!("log-{journal}-files");
             let thread = Builder::new().name(name).spawn(move || run.run())?;
-            let queues = CommandQueues { background, commits: commits.clone(), place };
             Ok(Self { queues: Some(queues), thread: Some(thread) })
         };
         parts.into_iter().map(|owned| owned.into_iter().map(spawn).collect()).collect()
@@ -123,6 +128,12 @@ impl JournalDisk {
                 queues.background.send(command).map_err(|unsent| gone(&unsent.0))
             }
         }
+    }
+
+    /// Writes at once, on the thread of the caller. Returns how that ended, and how long it took.
+    pub fn write_in_place(&self, write: &InPlace) -> (InPlaceEnd, Duration) {
+        let not_done = (InPlaceEnd::NotDone, Duration::ZERO);
+        self.queues.as_ref().map_or(not_done, |queues| queues.files.write_in_place(write))
     }
 
     /// Finishes what was submitted in the background, and ends that thread. The last journal of a

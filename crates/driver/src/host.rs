@@ -85,9 +85,10 @@ pub trait Host {
 
     fn on_order(&mut self, order: Self::Order, shards: &mut Shards, now_ms: u64);
 
-    /// Hands over what the disks have to do, of the shards that are marked. Once per turn, at its
-    /// end, and once before the first.
-    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64);
+    /// Hands over what the disks have to do, of the shards that are marked. At the end of a turn,
+    /// and once before the first. True: the host has written something itself, so shards may have
+    /// answers for clients.
+    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) -> bool;
 
     /// When it wants to be asked to do so, should nothing else happen.
     fn journals_deadline_ms(&self) -> Option<u64>;

@@ -30,6 +30,8 @@ pub enum Flaw {
     ForgetsMarks,
     /// When a shard is due is not asked anew.
     KeepsDeadlines,
+    /// What was written in place counts as answered, and the answers are not written.
+    StrandsAnswers,
 }
 
 /// Places of shards, in order.
@@ -147,6 +149,10 @@ impl Shards {
 impl Shards {
     pub(crate) const fn plant(&mut self, flaw: Flaw) {
         self.flaw = Some(flaw);
+    }
+
+    pub(crate) fn has_flaw(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
     }
 
     fn note_deadline(&mut self, place: usize, deadline_ms: u64) {

@@ -4,5 +4,5 @@
 mod host;
 mod pipe;
 
-pub use host::{Alarm, BackEnd, Clock, MemoryHost, Reports};
+pub use host::{Alarm, BackEnd, Clock, InPlaceDisk, MemoryHost, Reports};
 pub use pipe::{Flaws, Pipe, PipeEnd};

@@ -35,6 +35,10 @@ const READ_BUFFER_BYTES: usize = 64 * 1024;
 /// Rounds of mail between the shards of this driver in one turn; the rest follows with the next.
 const MAIL_ROUNDS_MAX: usize = 64;
 
+/// Rounds of writes of journals, and of what comes of them, in one turn; the rest follows with the
+/// next.
+const JOURNAL_ROUNDS_MAX: usize = 2;
+
 /// The longest sleep: shards sweep once a second.
 pub const SLEEP_MS_MAX: u64 = 1000;
 
@@ -166,6 +170,8 @@ pub struct Driver<H: Host> {
     local_mail: Vec<(ShardId, Vec<Mail>)>,
     /// The last turn did not get all that was ready.
     has_more_ready: bool,
+    /// What came of the last writes in place is still to be handed to the journals.
+    has_journal_work: bool,
     /// Admitted connections. They are opened between reads, because opening one may read another
     /// into the buffer.
     arrivals: Arrivals<H>,
@@ -209,6 +215,7 @@ impl<H: Host> Driver<H> {
             waiting: TimedConnections::default(),
             local_mail: Vec::new(),
             has_more_ready: false,
+            has_journal_work: false,
             arrivals: Arrivals::default(),
             closing: VecDeque::new(),
             asked: VecDeque::new(),
@@ -277,8 +284,22 @@ impl<H: Host> Driver<H> {
         self.host.now().saturating_duration_since(began)
     }
 
+    /// Answers that need no more than a write leave in the same turn.
     fn drive_journals(&mut self) {
-        self.host.drive_journals(&mut self.shards, self.now_ms);
+        self.has_journal_work = false;
+        for _ in 0..JOURNAL_ROUNDS_MAX {
+            self.has_journal_work = self.host.drive_journals(&mut self.shards, self.now_ms);
+            #[cfg(feature = "testing")]
+            if self.shards.has_flaw(crate::Flaw::StrandsAnswers) {
+                self.has_journal_work = false;
+            }
+            if !self.has_journal_work {
+                break;
+            }
+            self.take_local_mail();
+            self.write_and_close();
+            self.end_turn();
+        }
         self.shards.settle();
     }
 
@@ -328,6 +349,12 @@ impl<H: Host> Driver<H> {
     #[cfg(feature = "testing")]
     pub fn missed(&self) -> Option<String> {
         self.shards.missed()
+    }
+
+    /// Has a connection something that the last turn should have written?
+    #[cfg(feature = "testing")]
+    pub fn has_unsent(&self) -> bool {
+        self.shards.all().iter().any(Shard::has_urgent)
     }
 
     /// A planted bug.
@@ -387,6 +414,7 @@ impl<H: Host> Driver<H> {
             && self.asked.is_empty()
             && self.local_mail.is_empty()
             && !self.has_more_ready
+            && !self.has_journal_work
             && !self.has_broadcast();
         !is_done
     }

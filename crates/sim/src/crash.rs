@@ -3,10 +3,10 @@
 use broker::{Durability, Replay, Shard, ShardId, settle};
 use driver::Item;
 use storage::testing::Crash;
-use storage::{Command, Journal, Recovered, Status};
+use storage::{Command, Journal, JournalFlaw, Recovered, Status};
 
 use crate::damage::Damage;
-use crate::disks::SYNC_INTERVAL_MS;
+use crate::disks::{Disks, SYNC_INTERVAL_MS};
 use crate::oracle::Terms;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -418,11 +418,20 @@ impl World {
                 disks.recover(shard).map_err(|refusal| format!("no start: {refusal}"))?;
             let settings = disks.settings.clone();
             self.open_journal(shard, recovered, settings, replay, begin_ms)?;
+            let flaw = match self.options.sabotage {
+                Some(Sabotage::SyncLaterWrites) => JournalFlaw::SyncsLaterWrites,
+                Some(Sabotage::OvertakeThread) => JournalFlaw::OvertakesThread,
+                _ => continue,
+            };
+            if let Some(journal) = self.node.shard(shard).journal_mut() {
+                journal.plant(flaw);
+            }
         }
         if begin_ms != self.now_ms {
             let late_ms = begin_ms as i64 - self.now_ms as i64;
             return Err(format!("a clock that was set makes {late_ms} ms pass"));
         }
+        self.node.in_place = self.disks.as_ref().map(Disks::in_place);
         self.begin_drivers()?;
         self.make_ready()
     }

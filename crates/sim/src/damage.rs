@@ -3,7 +3,7 @@
 use broker::ShardId;
 use storage::{HeaderRead, Manifest, Position, SegmentHeader};
 
-use crate::disks::{Disks, Found};
+use crate::disks::{Disks, Found, disk_of};
 
 /// What some damage did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,20 +20,20 @@ impl Disks {
     /// Turns a bit of the medium over, looks at what a start would make of it, and turns it back.
     /// Err: it would begin with less than there was.
     pub(crate) fn flip_a_bit(&mut self) -> Result<Damage, String> {
-        let shard = self.random.below(self.disks.len());
-        let files = self.disks[shard].files();
+        let shard = self.random.below(self.shards().len());
+        let files = self.disk(shard).files();
         if files.is_empty() {
             return Ok(Damage::Harmless);
         }
         let number = files[self.random.below(files.len())].number;
-        let written = self.disks[shard].content(number).iter().rposition(|byte| *byte != 0);
+        let written = self.disk(shard).content(number).iter().rposition(|byte| *byte != 0);
         let byte = self.random.below(written.map_or(1, |last| last + 1));
         let bit = self.random.below(8) as u8;
         let (before, report) =
             self.survey(shard as ShardId).map_err(|refusal| refusal.to_string())?;
-        self.disks[shard].flip_bit(number, byte, bit);
+        self.disk(shard).flip_bit(number, byte, bit);
         let after = self.survey(shard as ShardId);
-        self.disks[shard].flip_bit(number, byte, bit);
+        self.disk(shard).flip_bit(number, byte, bit);
         let Ok((after, _)) = after else { return Ok(Damage::Refused) };
         let is_newest = before.last().is_some_and(|(at, ..)| at.segment() == number);
         let may_lose = !report.sealed && is_newest;
@@ -46,12 +46,12 @@ impl Disks {
     /// manifest; looks at what a start would make of it, and undoes it.
     /// Err: it would begin with less than there was.
     pub(crate) fn lose_the_end(&mut self) -> Result<Damage, String> {
-        let shard = self.random.below(self.disks.len());
+        let shard = self.random.below(self.shards().len());
         let Some(newest) = self.newest(shard) else { return Ok(Damage::Harmless) };
         let before = self.survey(shard as ShardId).map_err(|refusal| refusal.to_string())?.0;
         let (what, place) = (self.random.below(5), self.random.next() as usize);
         let earlier = self.copies[shard].take();
-        let disk = &mut self.disks[shard];
+        let mut disk = disk_of(&self.disks, shard);
         let kept: Vec<(u32, Vec<u8>)> = (disk.files().iter().filter(|file| file.number >= newest))
             .map(|file| (file.number, disk.content(file.number).to_vec()))
             .collect();
@@ -64,12 +64,12 @@ impl Disks {
             (3, Some((number, copy))) if number == newest => disk.put(number, copy),
             _ => disk.put_manifest(None),
         }
+        drop(disk);
         let after = self.survey(shard as ShardId);
-        let disk = &mut self.disks[shard];
-        disk.put_manifest(manifest);
+        self.disk(shard).put_manifest(manifest);
         self.copies[shard] = Some((newest, content));
         for (number, content) in kept {
-            self.disks[shard].put(number, content);
+            self.disk(shard).put(number, content);
         }
         let Ok((after, _)) = after else { return Ok(Damage::Refused) };
         self.judge(shard, &before, &after, what == 3).map_err(|lost| {
@@ -79,7 +79,7 @@ impl Disks {
 
     /// The newest segment that was begun.
     fn newest(&self, shard: usize) -> Option<u32> {
-        let disk = &self.disks[shard];
+        let disk = self.disk(shard);
         let begun = |number: &u32| {
             matches!(
                 SegmentHeader::decode(disk.content(*number)),
@@ -106,7 +106,7 @@ impl Disks {
         if after == before {
             return Ok(Damage::Harmless);
         }
-        let manifest = self.disks[shard].manifest().and_then(|file| Manifest::read(file).ok());
+        let manifest = self.disk(shard).manifest().and_then(|file| Manifest::read(file).ok());
         let stated = manifest.map_or(Position::default(), |manifest| manifest.end);
         let first_lost = before.get(after.len()).map(|(at, ..)| *at);
         match may_lose && before.starts_with(after) && first_lost >= Some(stated) {

@@ -1,15 +1,18 @@
 //! The disks: one under each shard's journal, the thread that commits for all of them, and what is
 //! read from them at a start.
 
+use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
 
 use broker::journal::Fact;
 use broker::{Replay, ShardId};
+use driver::testing::InPlaceDisk;
 use storage::testing::{Crash, SimDisk};
 use storage::{
-    Command, CommandId, CommandQueue, Completion, Identity, Journal, Ledger, Outcome, Position,
-    Record, RecordKind, Recovered, Refusal, RoundRules, Rounds, RoundsFlaw, Settings, Step,
-    Submission,
+    Command, CommandId, CommandQueue, Completion, Identity, InPlaceEnd, Journal, Ledger, Outcome,
+    Position, Record, RecordKind, Recovered, Refusal, RoundRules, Rounds, RoundsFlaw, Settings,
+    Step, Submission,
 };
 
 use crate::random::Random;
@@ -17,13 +20,14 @@ use crate::sabotage::Sabotage;
 
 pub(crate) struct Disks {
     pub(crate) settings: Settings,
-    pub(crate) disks: Vec<SimDisk>,
+    pub(crate) disks: SharedDisks,
     /// Of each disk, the newest segment as it was at some earlier start.
     pub(crate) copies: Vec<Option<(u32, Vec<u8>)>>,
     /// What the commit thread does, and how far it is in its round.
     rounds: Rounds,
     stage: Stage,
     rules: RoundRules,
+    in_place_bytes_max: usize,
     /// Commits that came during the round, and when.
     arrivals: VecDeque<(Submission, u64)>,
     /// Done by the disk, and not yet told to the shard.
@@ -33,6 +37,9 @@ pub(crate) struct Disks {
     early: BTreeSet<(usize, CommandId)>,
     pub(crate) random: Random,
 }
+
+/// The disks, which drivers write to in place.
+pub(crate) type SharedDisks = Rc<RefCell<Vec<SimDisk>>>;
 
 /// How far the commit thread is.
 #[derive(Debug)]
@@ -83,8 +90,9 @@ impl Disks {
             rounds: new_rounds(shards, rules, sabotage),
             stage: Stage::Idle,
             rules,
+            in_place_bytes_max: IN_PLACE_BYTES_MAX[thrift.below(IN_PLACE_BYTES_MAX.len())],
             arrivals: VecDeque::new(),
-            disks: (0..shards).map(|_| disk(random)).collect(),
+            disks: Rc::new(RefCell::new((0..shards).map(|_| disk(random)).collect())),
             copies: vec![None; usize::from(shards)],
             completions: (0..shards).map(|_| VecDeque::new()).collect(),
             sabotage,
@@ -119,7 +127,7 @@ impl Disks {
             self.early.insert((shard, *id));
         }
         if command.queue() == CommandQueue::Background {
-            return self.disks[shard].submit(command);
+            return self.disk(shard).submit(command);
         }
         let is_shared = journal.is_some_and(Journal::is_commit_shared);
         let submission = Submission { journal: shard, command, is_shared };
@@ -132,8 +140,7 @@ impl Disks {
             // Slow ones: hardly anything happens before the commit otherwise.
             return;
         }
-        let busy: Vec<usize> =
-            self.shards().filter(|shard| !self.disks[*shard].is_idle()).collect();
+        let busy: Vec<usize> = self.shards().filter(|shard| !self.disk(*shard).is_idle()).collect();
         if !busy.is_empty() && self.random.chance(50) {
             let shard = busy[self.random.below(busy.len())];
             self.step_background(shard);
@@ -143,7 +150,8 @@ impl Disks {
     }
 
     fn step_background(&mut self, shard: usize) {
-        if let Some(completion) = self.disks[shard].step() {
+        let completion = self.disk(shard).step();
+        if let Some(completion) = completion {
             self.complete(shard, completion);
         }
     }
@@ -160,7 +168,7 @@ impl Disks {
             }
             Stage::Writing => match self.rounds.next_write() {
                 Some(part) => {
-                    let result = self.disks[part.journal].write(&part);
+                    let result = disk_of(&self.disks, part.journal).write(&part);
                     self.rounds.on_write(&part, result);
                 }
                 None => {
@@ -176,7 +184,7 @@ impl Disks {
             Stage::Syncing(syncs) => {
                 let (shard, step) = syncs.swap_remove(self.random.below(syncs.len()));
                 let is_last = syncs.is_empty();
-                let result = self.disks[shard].sync(&step);
+                let result = disk_of(&self.disks, shard).sync(&step);
                 self.rounds.on_sync(shard, result);
                 if is_last {
                     self.stage = Stage::Syncing(self.rounds.syncs());
@@ -211,7 +219,7 @@ impl Disks {
     pub(crate) fn work(&mut self, now_ms: u64) -> bool {
         let mut has_worked = false;
         for shard in self.shards() {
-            while !self.disks[shard].is_idle() {
+            while !self.disk(shard).is_idle() {
                 self.step_background(shard);
                 has_worked = true;
             }
@@ -250,7 +258,7 @@ impl Disks {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.disks.iter().all(SimDisk::is_idle)
+        self.disks.borrow().iter().all(SimDisk::is_idle)
             && self.are_commits_done()
             && self.completions.iter().all(VecDeque::is_empty)
     }
@@ -258,7 +266,7 @@ impl Disks {
     /// Whose journal begins behind its first segment, because space came back.
     pub(crate) fn reclaimed(&self) -> u32 {
         let first = |disk: &SimDisk| disk.files().first().map_or(0, |file| file.number - 1);
-        self.disks.iter().map(first).max().unwrap_or(0)
+        self.disks.borrow().iter().map(first).max().unwrap_or(0)
     }
 
     /// The process ends, or the power for all disks.
@@ -271,21 +279,21 @@ impl Disks {
         self.arrivals.clear();
         // What any journal would do next may have been begun.
         self.rounds.begin(0);
-        for (shard, disk) in self.disks.iter_mut().enumerate() {
+        for (shard, disk) in self.disks.borrow_mut().iter_mut().enumerate() {
             let write = self.rounds.write_of(shard);
             disk.crash_within(crash, write.as_ref(), self.rounds.step_of(shard));
             disk.faults.fail_next_sync = false;
             disk.faults.fail_next_write = false;
             disk.faults.fail_reads = false;
         }
-        self.rounds = new_rounds(self.disks.len() as ShardId, self.rules, self.sabotage);
+        self.rounds = new_rounds(self.shards().len() as ShardId, self.rules, self.sabotage);
         self.stage = Stage::Idle;
     }
 
     /// A disk has hardly any space left.
     pub(crate) fn fill_one(&mut self) {
-        let shard = self.random.below(self.disks.len());
-        let disk = &mut self.disks[shard];
+        let shard = self.random.below(self.shards().len());
+        let mut disk = disk_of(&self.disks, shard);
         let used: u64 = disk.files().iter().map(|file| file.bytes).sum();
         let more = self.random.below(2) as u64 * u64::from(self.settings.segment_bytes);
         disk.faults.capacity_bytes = used + more;
@@ -293,8 +301,8 @@ impl Disks {
     }
 
     pub(crate) fn fail_one(&mut self) {
-        let shard = self.random.below(self.disks.len());
-        let faults = &mut self.disks[shard].faults;
+        let shard = self.random.below(self.shards().len());
+        let faults = &mut disk_of(&self.disks, shard).faults;
         match self.random.below(3) {
             0 => faults.fail_next_sync = true,
             1 => faults.fail_next_write = true,
@@ -304,7 +312,7 @@ impl Disks {
 
     /// Space is back, and nothing fails.
     pub(crate) fn heal(&mut self) {
-        for disk in &mut self.disks {
+        for disk in self.disks.borrow_mut().iter_mut() {
             disk.faults.capacity_bytes = u64::MAX;
             disk.faults.write_no_space_percent = 0;
             disk.faults.fail_next_sync = false;
@@ -362,8 +370,8 @@ impl Disks {
     /// failed, or the files were damaged.
     fn follow(&self, shard: ShardId) -> Result<Option<(Recovered, Replay)>, Refusal> {
         let mut replay = Replay::new(u64::from(shard));
-        let owner = (shard, self.disks.len() as ShardId);
-        let disk = &self.disks[usize::from(shard)];
+        let owner = (shard, self.shards().len() as ShardId);
+        let disk = self.disk(usize::from(shard));
         let followed = disk.follow(owner, &self.settings, &mut |record, ledger| {
             replay.on_record(record, ledger);
         });
@@ -375,7 +383,7 @@ impl Disks {
     fn identity(&self, shard: ShardId) -> Identity {
         let mut id = *b"log 00 of a sim.";
         id[5] += shard as u8;
-        Identity { id, shard, shards: self.disks.len() as ShardId }
+        Identity { id, shard, shards: self.shards().len() as ShardId }
     }
 
     fn read_journal(
@@ -383,8 +391,8 @@ impl Disks {
         shard: ShardId,
         sink: &mut dyn FnMut(Record<'_>, &mut Ledger),
     ) -> Result<Recovered, Refusal> {
-        let disk = &self.disks[usize::from(shard)];
-        let shards = self.disks.len() as ShardId;
+        let disk = self.disk(usize::from(shard));
+        let shards = self.shards().len() as ShardId;
         let recovery = disk.read_back((shard, shards), &self.settings, sink)?;
         Ok(recovery.finish(self.identity(shard)))
     }
@@ -397,9 +405,36 @@ impl Disks {
         Ok((found, recovered.report))
     }
 
-    fn shards(&self) -> std::ops::Range<usize> {
-        0..self.disks.len()
+    /// What a driver may write in place, and on what.
+    pub(crate) fn in_place(&self) -> (usize, SharedDisks) {
+        (self.in_place_bytes_max, self.disks.clone())
     }
+
+    pub(crate) fn disk(&self, shard: usize) -> RefMut<'_, SimDisk> {
+        disk_of(&self.disks, shard)
+    }
+
+    pub(crate) fn shards(&self) -> std::ops::Range<usize> {
+        0..self.completions.len()
+    }
+}
+
+/// Writes in place. Now and then it is slow, or leaves the rest to the commit thread.
+pub(crate) fn writer(disks: SharedDisks, seed: u64) -> InPlaceDisk {
+    let mut random = Random::new(seed);
+    Box::new(move |shard, write| {
+        let mut disk = disk_of(&disks, usize::from(shard));
+        match random.below(20) {
+            0 => disk.tear_in_place(write),
+            1 if disk.write_in_place(write) == InPlaceEnd::Done => InPlaceEnd::Slow,
+            1 => InPlaceEnd::NotDone,
+            _ => disk.write_in_place(write),
+        }
+    })
+}
+
+pub(crate) fn disk_of(disks: &SharedDisks, shard: usize) -> RefMut<'_, SimDisk> {
+    RefMut::map(disks.borrow_mut(), |disks| &mut disks[shard])
 }
 
 fn new_rounds(shards: ShardId, rules: RoundRules, sabotage: Option<Sabotage>) -> Rounds {
@@ -427,6 +462,9 @@ pub(crate) const SYNC_INTERVAL_MS: u32 = 500;
 
 /// How long commits wait for others: in most worlds they do not, as in most brokers.
 const COMMIT_DELAY_MS: [u64; 4] = [0, 0, 2, 20];
+
+/// What a journal may write in place: in some worlds nothing, in others not all.
+const IN_PLACE_BYTES_MAX: [usize; 4] = [0, 500, 64 << 10, 64 << 10];
 
 /// What a journal may write in a round: so little that some writes take several.
 const ROUND_BYTES_MAX: [usize; 4] = [700, 5000, 1 << 20, 1 << 20];

@@ -14,6 +14,7 @@ use driver::testing::{Alarm, BackEnd, Clock, MemoryHost, PipeEnd, Reports};
 use driver::{Driver, DriverParts, Flaw, Host, IncomingRoom, Item, Mailbox};
 use policy::Access;
 
+use crate::disks::{SharedDisks, writer};
 use crate::policy::Person;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
@@ -96,6 +97,8 @@ pub(crate) struct Node {
     pub(crate) refused_full: Vec<u64>,
     /// There was one in the latest turn.
     pub(crate) is_unwritten: bool,
+    /// What its drivers may write in place, and on what.
+    pub(crate) in_place: Option<(usize, SharedDisks)>,
     /// What is wrong with it.
     pub(crate) sabotage: Option<Sabotage>,
 }
@@ -126,6 +129,7 @@ impl Node {
             broken: Vec::new(),
             refused_full: vec![0; driver_count],
             is_unwritten: false,
+            in_place: None,
             sabotage: None,
         }
     }
@@ -150,6 +154,9 @@ impl Node {
                 .collect();
             let mut host = MemoryHost::new(&self.clock);
             host.set_back_end(back_end(seed ^ index as u64));
+            if let Some((bytes_max, disks)) = &self.in_place {
+                host.set_disk(*bytes_max, writer(disks.clone(), !seed ^ index as u64));
+            }
             let reports = host.reports();
             let driver = Driver::new(DriverParts {
                 host,
@@ -234,6 +241,9 @@ impl Node {
         if !is_awake && driven.driver.has_mail() {
             return Err(format!("driver {index} sleeps over its mail"));
         }
+        if !is_awake && driven.driver.has_unsent() {
+            return Err(format!("driver {index} sleeps over answers for its clients"));
+        }
         if is_awake {
             self.wake(index);
         }
@@ -263,6 +273,7 @@ impl Node {
         }
         match self.sabotage {
             Some(Sabotage::ForgetMarks) => driven.driver.plant(Flaw::ForgetsMarks),
+            Some(Sabotage::StrandAnswers) => driven.driver.plant(Flaw::StrandsAnswers),
             Some(Sabotage::KeepDeadlines) => driven.driver.plant(Flaw::KeepsDeadlines),
             _ => {}
         }

@@ -80,6 +80,12 @@ pub enum Sabotage {
     IgnoreSyncs,
     /// Disks report manifests that they have not written, all but the first.
     IgnoreManifests,
+    /// A sync counts for what was written while it was under way.
+    SyncLaterWrites,
+    /// A driver writes in place while the commit thread has earlier writes.
+    OvertakeThread,
+    /// The answers to what was written in place are not sent in the same turn.
+    StrandAnswers,
     /// The commit thread answers a commit before its sync.
     AnswerBeforeSync,
     /// The commit thread reports the fault of one journal to another one.

@@ -116,6 +116,21 @@ fn the_oracle_sees_manifests_that_are_none() {
 }
 
 #[test]
+fn the_oracle_sees_a_sync_that_counts_for_later_writes() {
+    is_caught(Sabotage::SyncLaterWrites);
+}
+
+#[test]
+fn the_oracle_sees_a_write_in_place_that_overtakes_the_commit_thread() {
+    is_caught(Sabotage::OvertakeThread);
+}
+
+#[test]
+fn the_world_sees_answers_that_are_not_sent_after_a_write_in_place() {
+    is_caught(Sabotage::StrandAnswers);
+}
+
+#[test]
 fn the_oracle_sees_a_commit_thread_that_answers_before_the_sync() {
     is_caught(Sabotage::AnswerBeforeSync);
 }

@@ -53,6 +53,27 @@ impl Step {
     }
 }
 
+/// A write that the user of a journal does itself, see [`Journal::begin_write`].
+///
+/// [`Journal::begin_write`]: crate::Journal::begin_write
+#[derive(Clone, Debug)]
+pub struct InPlace {
+    pub segment: u32,
+    pub offset: u32,
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// How such a write ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InPlaceEnd {
+    /// The operating system has all of it.
+    Done,
+    /// The same, but it took long.
+    Slow,
+    /// Not, or not all of it: the disk's thread is to write it.
+    NotDone,
+}
+
 /// The name by which a command is answered; unique within a journal's life in memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CommandId(pub u64);

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::command::{Command, CommandId, Fault, FaultKind, Step};
+use crate::command::{Command, CommandId, Fault, FaultKind, InPlace, InPlaceEnd, Step};
 use crate::format::{FLAG_MARK, FLAG_OPEN, FLAG_SEAL};
-use crate::journal::{Journal, Level, Phase};
+use crate::journal::{Batch, Journal, Level, Phase};
 use crate::position::Position;
 
 /// What has been handed to the disk, and what it has made of it.
@@ -36,6 +36,8 @@ pub(crate) struct Commit {
     has_joined: bool,
     pub(crate) is_shared: bool,
     retry_at: Option<u64>,
+    /// The end of the last write in place that was slow: the thread takes over until it is synced.
+    slow_upto: Position,
     /// Why the last commit could not be carried out for now.
     pub(crate) unavailable: Option<Fault>,
 }
@@ -43,8 +45,21 @@ pub(crate) struct Commit {
 #[derive(Debug)]
 struct Group {
     id: CommandId,
+    /// The end of what had been handed to the disk before. A sync covers what was written when it
+    /// began: this, and the writes before it in the group.
+    base: Position,
     steps: Vec<Step>,
     bytes: usize,
+}
+
+/// A planted bug.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JournalFlaw {
+    /// A sync counts for what was written while it was under way.
+    SyncsLaterWrites,
+    /// A write in place does not wait for the writes that the disk's thread still has.
+    OvertakesThread,
 }
 
 impl Commit {
@@ -65,12 +80,31 @@ impl Commit {
             has_joined: false,
             is_shared: false,
             retry_at: None,
+            slow_upto: Position::default(),
             unavailable: None,
         }
     }
 
     pub(crate) fn is_delayed(&self) -> bool {
         self.lazy_since.is_some()
+    }
+
+    /// The open batch is on its way: nobody waits for what comes next.
+    const fn take_open(&mut self) {
+        self.lazy_since = None;
+        self.is_awaited = false;
+    }
+
+    /// The end of what has been handed to the disk.
+    fn handed(&self) -> Position {
+        let steps = self.in_flight.iter().rev().flat_map(|group| group.steps.iter().rev());
+        steps.filter_map(write_end).next().unwrap_or(self.written)
+    }
+
+    /// Has the disk's thread writes of this journal?
+    fn has_writes_in_flight(&self) -> bool {
+        let mut steps = self.in_flight.iter().flat_map(|group| &group.steps);
+        steps.any(|step| matches!(step, Step::Write { .. }))
     }
 
     pub(crate) fn note_append(&mut self, level: Level, position: Position, now_ms: u64) {
@@ -90,14 +124,19 @@ impl Commit {
 }
 
 impl Journal {
+    /// A planted bug.
+    #[cfg(feature = "testing")]
+    pub const fn plant(&mut self, flaw: JournalFlaw) {
+        self.flaw = Some(flaw);
+    }
+
     pub(crate) fn plan_commit(&mut self, now_ms: u64) {
         let waits = self.commit.retry_at.is_some_and(|at| at > self.now_ms);
         let is_lazy = self.is_lazy(now_ms);
         if self.poison.is_some() || waits || !self.may_form_group() || is_lazy {
             return;
         }
-        self.commit.lazy_since = None;
-        self.commit.is_awaited = false;
+        self.commit.take_open();
         self.commit.retry_at = None;
         self.close_batches();
         let mut steps: Vec<Step> = self.queue.drain(..).collect();
@@ -116,7 +155,8 @@ impl Journal {
         self.stats.commits += 1;
         let id = self.command_id();
         let bytes = steps.iter().map(Step::bytes).sum();
-        self.commit.in_flight.push_back(Group { id, steps: steps.clone(), bytes });
+        let base = self.commit.handed();
+        self.commit.in_flight.push_back(Group { id, base, steps: steps.clone(), bytes });
         self.commit.is_shared = std::mem::take(&mut self.commit.has_joined);
         let resume = std::mem::take(&mut self.commit.resume);
         self.commands.push(Command::Commit { id, steps, resume });
@@ -187,14 +227,21 @@ impl Journal {
             self.commit.unavailable = None;
         }
         let mut steps = group.steps.into_iter();
+        let mut covered = group.base;
         for step in steps.by_ref().take(steps_done) {
             match step {
                 Step::Write { segment, offset, bytes } => {
                     self.pending_bytes = self.pending_bytes.saturating_sub(bytes.len());
-                    self.commit.written = Position::new(segment, offset + bytes.len() as u32);
+                    covered = Position::new(segment, offset + bytes.len() as u32);
+                    self.commit.written = self.commit.written.max(covered);
                 }
-                // Steps are done in order, so a sync covers every write before it.
-                Step::Sync { .. } => self.commit.synced = self.commit.written,
+                Step::Sync { .. } => {
+                    #[cfg(feature = "testing")]
+                    if self.flaw == Some(JournalFlaw::SyncsLaterWrites) {
+                        covered = self.commit.written;
+                    }
+                    self.commit.synced = self.commit.synced.max(covered);
+                }
                 Step::Manifest { bytes, .. } => self.upkeep.note_durable(&bytes),
             }
         }
@@ -243,6 +290,67 @@ impl Journal {
         }
     }
 
+    /// What the caller may write itself at the end of its turn, before it takes the commands: the
+    /// records of the turn, if nobody waits for their sync and the disk's thread has no write of
+    /// this journal that they would overtake. At most `bytes_max` bytes. [`Journal::end_write`]
+    /// follows at once.
+    pub fn begin_write(&mut self, bytes_max: usize, now_ms: u64) -> Option<InPlace> {
+        if !self.may_write_in_place() || self.is_lazy(now_ms) {
+            return None;
+        }
+        let bytes = |batch: &Batch| batch.bytes.len();
+        let fits = self.open.as_ref().is_none_or(|batch| bytes(batch) <= bytes_max);
+        if self.open.is_some() && fits {
+            self.commit.take_open();
+            self.close_batch(0);
+        }
+        let fits = matches!(self.queue.front(), Some(step) if step.bytes() <= bytes_max);
+        if self.queue.len() != 1 || !fits {
+            return None;
+        }
+        match self.queue.pop_front()? {
+            Step::Write { segment, offset, bytes } if segment == self.head.segment => {
+                Some(InPlace { segment, offset, bytes })
+            }
+            other => {
+                self.queue.push_front(other);
+                None
+            }
+        }
+    }
+
+    fn may_write_in_place(&self) -> bool {
+        let commit = &self.commit;
+        let overtakes = commit.has_writes_in_flight();
+        #[cfg(feature = "testing")]
+        let overtakes = overtakes && self.flaw != Some(JournalFlaw::OvertakesThread);
+        self.phase == Phase::Running
+            && self.poison.is_none()
+            && commit.retry_at.is_none()
+            && commit.returned.is_empty()
+            && commit.sync_target <= commit.written
+            && commit.slow_upto <= commit.synced
+            && !overtakes
+    }
+
+    /// How the write in place ended. After one that was slow or not done, the disk's thread writes
+    /// until it has synced all of that; it also finds out why one cannot be done.
+    pub fn end_write(&mut self, write: InPlace, end: InPlaceEnd) {
+        let InPlace { segment, offset, bytes } = write;
+        let written = Position::new(segment, offset + bytes.len() as u32);
+        if end != InPlaceEnd::Done {
+            self.commit.slow_upto = written;
+        }
+        if end == InPlaceEnd::NotDone {
+            self.queue.push_front(Step::Write { segment, offset, bytes });
+            return;
+        }
+        self.pending_bytes = self.pending_bytes.saturating_sub(bytes.len());
+        self.stats.commits += 1;
+        self.commit.written = self.commit.written.max(written);
+        self.recent.evict(self.commit.written);
+    }
+
     fn advance_phase(&mut self) {
         let durable = self.commit.synced >= self.commit.sync_target
             && self.queue.is_empty()
@@ -263,7 +371,11 @@ impl Journal {
             return;
         }
         if self.commit.unsynced_since.take().is_some() {
-            self.commit.sync_target = self.end();
+            // What is not written yet is synced with what follows, so that its write waits for no
+            // sync.
+            let is_whole = self.open.is_none() && self.queue.is_empty();
+            self.commit.unsynced_since = (!is_whole).then_some(self.now_ms);
+            self.commit.sync_target = self.commit.sync_target.max(self.commit.written);
         } else if self.wants_mark() && self.has_control_room() {
             self.close_batch(FLAG_MARK);
         }
@@ -304,4 +416,9 @@ impl Journal {
             && self.commit.synced >= self.commit.records_end
             && self.commit.claimed < self.commit.records_end
     }
+}
+
+fn write_end(step: &Step) -> Option<Position> {
+    let Step::Write { segment, offset, bytes } = step else { return None };
+    Some(Position::new(*segment, offset + bytes.len() as u32))
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use crate::chunk::Chunk;
 use crate::command::{Command, CommandId, Completion, Fault, FaultKind, Outcome, Step};
 use crate::commit::Commit;
+#[cfg(feature = "testing")]
+use crate::commit::JournalFlaw;
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, FLAG_MANIFEST, FLAG_OPEN, Identity, Record, RecordKind,
     SegmentHeader, crc32c, push_record,
@@ -50,6 +52,8 @@ pub struct Journal {
     pub(crate) commands: Vec<Command>,
     pub(crate) stats: Stats,
     next_id: u64,
+    #[cfg(feature = "testing")]
+    pub(crate) flaw: Option<JournalFlaw>,
 }
 
 /// When a record counts as committed.
@@ -268,6 +272,8 @@ impl Journal {
             commands: Vec::new(),
             stats: Stats::default(),
             next_id: 0,
+            #[cfg(feature = "testing")]
+            flaw: None,
             head,
             settings,
         }

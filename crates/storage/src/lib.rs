@@ -16,6 +16,7 @@
 //!         wants() / on_bytes(bytes, sink) until nothing is wanted -> finish()
 //!         Journal::open(recovered, settings)         then commands until status() is Ready
 //! turn    append(kind, parts, level) -> Position (the ticket of the record)
+//!         begin_write() / end_write()            what the user writes itself, at level `disk`
 //!         take_commands(&mut out)                once per turn: its appends share a write
 //! disk    on_completed(completion)               then look at written_upto() / synced_upto()
 //! read    read(position), else request(position, bytes) -> ReadBack later
@@ -70,8 +71,11 @@ pub mod testing;
 
 pub use chunk::{Chunk, ChunkEnd};
 pub use command::{
-    Command, CommandId, CommandQueue, CommitGuard, Completion, Fault, FaultKind, Outcome, Step,
+    Command, CommandId, CommandQueue, CommitGuard, Completion, Fault, FaultKind, InPlace,
+    InPlaceEnd, Outcome, Step,
 };
+#[cfg(feature = "testing")]
+pub use commit::JournalFlaw;
 pub use follow::Follow;
 pub use format::crc32c as checksum;
 pub use format::{

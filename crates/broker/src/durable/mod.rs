@@ -143,6 +143,11 @@ impl Durable {
         waiters
     }
 
+    /// Records were written in place. Returns the queues that may go on.
+    pub(crate) fn on_written(&mut self) -> Vec<QueueId> {
+        self.store.as_mut().map_or_else(Vec::new, |store| store.take_retry())
+    }
+
     /// Time has passed. Returns the queues that may try again.
     pub(crate) fn on_tick(&mut self, now_ms: u64) -> Vec<QueueId> {
         let Some(store) = &mut self.store else { return Vec::new() };

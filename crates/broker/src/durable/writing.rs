@@ -25,14 +25,12 @@ impl Context {
 }
 
 impl Durable {
-    /// Moves what the disk has to do to the end of `out`.
-    pub(crate) fn take_commands(
+    /// Appends what has piled up, as lists.
+    pub(crate) fn append_lists(
         &mut self,
         sessions: &mut Sessions,
         groups: &Groups,
         retained: &mut Retained,
-        out: &mut Vec<Command>,
-        now_ms: u64,
     ) {
         let Some(store) = self.store.as_mut().expected() else { return };
         store.reclaim(sessions, groups, retained);
@@ -43,6 +41,19 @@ impl Durable {
         {
             store.journal.reclaimed(chunk);
         }
+    }
+
+    /// Moves what the disk has to do to the end of `out`.
+    pub(crate) fn take_commands(
+        &mut self,
+        sessions: &mut Sessions,
+        groups: &Groups,
+        retained: &mut Retained,
+        out: &mut Vec<Command>,
+        now_ms: u64,
+    ) {
+        self.append_lists(sessions, groups, retained);
+        let Some(store) = self.store.as_mut().expected() else { return };
         store.journal.take_commands(out, now_ms);
     }
 

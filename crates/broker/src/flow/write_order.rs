@@ -55,6 +55,10 @@ impl Dirty {
         self.urgent.is_empty() && self.broadcast.is_empty()
     }
 
+    pub(crate) fn has_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
     pub(crate) fn has_broadcast(&self) -> bool {
         !self.broadcast.is_empty()
     }

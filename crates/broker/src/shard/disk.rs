@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use storage::{Command, Completion, Journal, Recovered, Status};
+use storage::{Command, Completion, InPlace, InPlaceEnd, Journal, Recovered, Status};
 
 use crate::durable::queues::Queue;
 use crate::durable::{Replay, Restored, Unreadable};
@@ -48,6 +48,27 @@ impl Shard {
         durable.restore(cx, sessions, groups, retained, replay, limits)
     }
 
+    /// Has `write` write what the driver may write itself, at most `bytes_max` bytes. Call it right
+    /// before [`Shard::take_disk_commands`]. True: [`Shard::on_disk_write`] is to follow.
+    pub fn write_in_place(
+        &mut self,
+        bytes_max: usize,
+        write: impl FnOnce(&InPlace) -> InPlaceEnd,
+        now_ms: u64,
+    ) -> bool {
+        self.cx.now_ms = now_ms;
+        if !self.durable.has_journal() {
+            return false;
+        }
+        let Self { sessions, durable, groups, retained, .. } = self;
+        durable.append_lists(sessions, groups, retained);
+        let Some(journal) = durable.journal_mut() else { return false };
+        let Some(in_place) = journal.begin_write(bytes_max, now_ms) else { return false };
+        let end = write(&in_place);
+        journal.end_write(in_place, end);
+        end != InPlaceEnd::NotDone
+    }
+
     /// Moves what the disk has to do to the end of `out`. Call it once per turn, after everything
     /// else, so that all that a turn appends shares a write.
     pub fn take_disk_commands(&mut self, out: &mut Vec<Command>, now_ms: u64) {
@@ -60,10 +81,21 @@ impl Shard {
         }
     }
 
+    /// The driver has written in place.
+    pub fn on_disk_write(&mut self, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        let waiters = self.durable.on_written();
+        self.go_on_with_disk(waiters);
+    }
+
     /// The disk has carried out a command.
     pub fn on_disk(&mut self, completion: Completion, now_ms: u64) {
         self.cx.now_ms = now_ms;
         let waiters = self.durable.on_completed(&mut self.cx, completion);
+        self.go_on_with_disk(waiters);
+    }
+
+    fn go_on_with_disk(&mut self, waiters: Vec<QueueId>) {
         self.keep_promises();
         self.note_journal_status();
         self.resume_queues(waiters);

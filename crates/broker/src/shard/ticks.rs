@@ -104,6 +104,11 @@ impl Shard {
         }
     }
 
+    /// Is a connection dirty that is not one of a broadcast? For tests.
+    pub fn has_urgent(&self) -> bool {
+        self.cx.dirty.has_urgent()
+    }
+
     /// Has a broadcast left connections that are dirty?
     pub fn has_broadcast(&self) -> bool {
         self.cx.dirty.has_broadcast()

@@ -63,6 +63,9 @@ pub struct Reports {
 /// Answers those who authenticate anew.
 pub type BackEnd = Box<dyn FnMut() -> Reauthenticated>;
 
+/// The disk under the journal of a shard, for writes in place.
+pub type InPlaceDisk = Box<dyn FnMut(ShardId, &storage::InPlace) -> storage::InPlaceEnd>;
+
 /// Whether a driver was woken.
 #[derive(Clone, Debug, Default)]
 pub struct Alarm(Rc<Cell<bool>>);
@@ -90,6 +93,8 @@ pub struct MemoryHost {
     /// Clients that are not let in.
     banned: Rc<RefCell<BTreeSet<String>>>,
     back_end: BackEnd,
+    /// What journals may write at once, and where.
+    in_place: Option<(usize, InPlaceDisk)>,
     /// No byte comes or goes.
     is_shut: bool,
 }
@@ -98,7 +103,14 @@ impl MemoryHost {
     pub fn new(clock: &Rc<Clock>) -> Self {
         let (watched, reports, banned) = (Vec::new(), Rc::default(), Rc::default());
         let back_end = Box::new(|| Reauthenticated::Failure(Reason::NOT_AUTHORIZED));
-        Self { clock: clock.clone(), watched, reports, banned, back_end, is_shut: false }
+        let (in_place, is_shut) = (None, false);
+        Self { clock: clock.clone(), watched, reports, banned, back_end, in_place, is_shut }
+    }
+
+    /// From now on it writes itself what a journal may have written in place: at most `bytes_max`
+    /// bytes at a time.
+    pub fn set_disk(&mut self, bytes_max: usize, disk: InPlaceDisk) {
+        self.in_place = Some((bytes_max, disk));
     }
 
     pub fn set_back_end(&mut self, back_end: BackEnd) {
@@ -230,14 +242,24 @@ impl Host for MemoryHost {
 
     fn on_order(&mut self, (): (), _shards: &mut Shards, _now_ms: u64) {}
 
-    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) {
+    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) -> bool {
         let mut commands = Vec::new();
+        let mut has_written = false;
         for place in shards.marked() {
             let shard = &mut shards[place];
+            let id = shard.id();
+            let is_written = self.in_place.as_mut().is_some_and(|(bytes_max, disk)| {
+                shard.write_in_place(*bytes_max, |write| disk(id, write), now_ms)
+            });
             shard.take_disk_commands(&mut commands, now_ms);
             let of_shard = commands.drain(..).map(|command| (shard.id(), command));
             self.reports.borrow_mut().commands.extend(of_shard);
+            if is_written {
+                shard.on_disk_write(now_ms);
+                has_written = true;
+            }
         }
+        has_written
     }
 
     fn journals_deadline_ms(&self) -> Option<u64> {

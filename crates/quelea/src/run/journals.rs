@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use broker::{Shard, ShardId};
 use driver::Shards;
-use storage::{Command, CommandId, Completion, Fault, Journal, Outcome, Position, Stats, Status};
+use storage::{
+    Command, CommandId, Completion, Fault, InPlace, InPlaceEnd, Journal, Outcome, Position, Stats,
+    Status,
+};
 
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
@@ -18,6 +21,10 @@ use data::{Done, JournalDisk, JournalFiles, Owner};
 
 /// How often figures are shown to others.
 const FIGURES_INTERVAL_MS: u64 = 500;
+
+/// What a worker writes itself in a turn, of all its journals. Policy: the disk's thread writes the
+/// rest.
+const IN_PLACE_BYTES_MAX: usize = 64 << 10;
 
 /// The least time between two lines about the space of a journal.
 const REPORT_INTERVAL_MS: u64 = 10_000;
@@ -100,6 +107,14 @@ impl Disk {
             }
         }
     }
+}
+
+fn write_in_place(disk: &JournalDisk, write: &InPlace, board: &JournalBoard) -> InPlaceEnd {
+    let (end, took) = disk.write_in_place(write);
+    if end != InPlaceEnd::NotDone {
+        board.commits.note(took);
+    }
+    end
 }
 
 /// Puts what the disks have done into the mailbox of the worker, all of it at once.
@@ -204,9 +219,10 @@ impl Journals {
         }
     }
 
-    /// Hands over what the disks have to do, and looks how the journals are: those of shards that
-    /// something has happened to, and now and then all. Once per turn.
-    pub(super) fn carry_out(&mut self, shards: &mut Shards, now_ms: u64) {
+    /// Writes in place what needs no sync, hands over what the disks have to do, and looks how the
+    /// journals are: those of shards that something has happened to, and now and then all. True:
+    /// something was written in place, so shards may have answers.
+    pub(super) fn carry_out(&mut self, shards: &mut Shards, now_ms: u64) -> bool {
         let shows_figures = self.figures_at_ms <= now_ms;
         if shows_figures {
             self.figures_at_ms = now_ms + FIGURES_INTERVAL_MS;
@@ -215,8 +231,21 @@ impl Journals {
         if shows_figures || !self.is_open {
             shards.all_mut();
         }
+        let mut bytes_left = IN_PLACE_BYTES_MAX;
+        let mut has_written = false;
         for place in shards.marked() {
             let shard = &mut shards[place];
+            let is_written = match &self.disks[place] {
+                Disk::Files(disk) => {
+                    let bytes_max = bytes_left;
+                    let write = |write: &InPlace| {
+                        bytes_left = bytes_left.saturating_sub(write.bytes.len());
+                        write_in_place(disk, write, &self.board)
+                    };
+                    shard.write_in_place(bytes_max, write, now_ms)
+                }
+                Disk::Member(..) => false,
+            };
             shard.take_disk_commands(&mut self.commands, now_ms);
             let is_shared = shard.journal().is_some_and(Journal::is_commit_shared);
             for command in self.commands.drain(..) {
@@ -237,10 +266,15 @@ impl Journals {
                     &shard.journal().map(Journal::stats).unwrap_or_default(),
                 );
             }
+            if is_written {
+                shard.on_disk_write(now_ms);
+                has_written = true;
+            }
         }
         if !self.is_open {
             self.report_open(shards.all());
         }
+        has_written
     }
 
     /// When figures have to be shown, should nothing else happen: the last turn before a rest must

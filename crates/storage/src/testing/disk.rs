@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::Rng;
 use crate::{
-    Command, CommandId, CommandQueue, CommitGuard, Completion, Fault, FaultKind, Follow, Ledger,
-    Outcome, Record, Recovery, Refusal, SegmentFile, Settings, Step, Want, WritePart,
-    manifest_file,
+    Command, CommandId, CommandQueue, CommitGuard, Completion, Fault, FaultKind, Follow, InPlace,
+    InPlaceEnd, Ledger, Outcome, Record, Recovery, Refusal, SegmentFile, Settings, Step, Want,
+    WritePart, manifest_file,
 };
 
 /// Segment files in memory, with a page cache that a crash may lose in any pattern of sectors.
@@ -23,6 +23,8 @@ pub struct SimDisk {
     /// Steps done of the commit at the front.
     steps_done: usize,
     rng: Rng,
+    /// The first bytes of a write that is not whole yet, with their place.
+    torn: Option<(u32, u32, Vec<u8>)>,
     /// What was written so far, if somebody asked for it.
     trace: Option<Vec<Written>>,
     /// What the disk does wrong, to be changed at any time.
@@ -114,6 +116,7 @@ impl SimDisk {
             guard: CommitGuard::default(),
             steps_done: 0,
             rng: Rng::new(seed),
+            torn: None,
             trace: None,
             faults: Faults::default(),
         }
@@ -184,8 +187,10 @@ impl SimDisk {
         self.check_engine()?;
         self.check_write()?;
         self.file(part.segment)?.write(part.offset as usize, part.bytes());
-        if part.is_last() {
-            self.note_part(part, part.bytes().len());
+        let (offset, bytes) = part.written(part.bytes().len());
+        match part.is_last() {
+            true => self.note_write(part.segment, offset, bytes),
+            false => self.note_torn(part.segment, offset, bytes),
         }
         Ok(())
     }
@@ -193,6 +198,29 @@ impl SimDisk {
     /// Carries out another step of a commit that was not queued here.
     pub fn sync(&mut self, step: &Step) -> Result<(), Fault> {
         self.carry_out(step)
+    }
+
+    /// Carries out a write that the user of the journal does itself. A fault is left to the queues.
+    pub fn write_in_place(&mut self, write: &InPlace) -> InPlaceEnd {
+        let InPlace { segment, offset, bytes } = write;
+        let is_refused =
+            self.faults.fail_next_write || self.rng.chance(self.faults.write_no_space_percent);
+        match self.file(*segment) {
+            Ok(file) if !is_refused => file.write(*offset as usize, bytes),
+            _ => return InPlaceEnd::NotDone,
+        }
+        self.note_write(*segment, *offset, bytes);
+        InPlaceEnd::Done
+    }
+
+    /// Carries out the first part of such a write.
+    pub fn tear_in_place(&mut self, write: &InPlace) -> InPlaceEnd {
+        let torn = self.rng.below(write.bytes.len() as u64 + 1) as usize;
+        if let Ok(file) = self.file(write.segment) {
+            file.write(write.offset as usize, &write.bytes[..torn]);
+            self.note_torn(write.segment, write.offset, &write.bytes[..torn]);
+        }
+        InPlaceEnd::NotDone
     }
 
     /// Ends this life while these are under way, of a commit that was not queued here.
@@ -204,7 +232,8 @@ impl SimDisk {
             let torn = self.rng.below(part.bytes().len() as u64 + 1) as usize;
             if let Ok(file) = self.file(part.segment) {
                 file.write(part.offset as usize, &part.bytes()[..torn]);
-                self.note_part(part, torn);
+                let (offset, bytes) = part.written(torn);
+                self.note_torn(part.segment, offset, bytes);
             }
         }
         if let Some(Step::Manifest { offset, bytes }) = step
@@ -226,6 +255,9 @@ impl SimDisk {
     }
 
     fn end_life(&mut self, crash: Crash) {
+        if let Some((segment, offset, bytes)) = self.torn.take() {
+            self.note_write(segment, offset, &bytes);
+        }
         self.commits.clear();
         self.background.clear();
         self.steps_done = 0;
@@ -393,12 +425,18 @@ impl SimDisk {
         }
     }
 
-    fn note_part(&mut self, part: &WritePart, len: usize) {
-        let (offset, bytes) = part.written(len);
-        self.note_write(part.segment, offset, bytes);
+    /// Of two torn tries of a write the longer one is there.
+    fn note_torn(&mut self, segment: u32, offset: u32, bytes: &[u8]) {
+        let is_longer = self.torn.as_ref().is_none_or(|(in_segment, at, known)| {
+            (*in_segment, *at) != (segment, offset) || known.len() < bytes.len()
+        });
+        if is_longer {
+            self.torn = Some((segment, offset, bytes.to_vec()));
+        }
     }
 
     fn note_write(&mut self, segment: u32, offset: u32, bytes: &[u8]) {
+        self.torn = None;
         if let Some(trace) = &mut self.trace {
             trace.push(Written::Segment { segment, offset, bytes: bytes.to_vec() });
         }
@@ -512,7 +550,7 @@ impl SimDisk {
         let torn = self.rng.below(bytes.len() as u64 + 1) as usize;
         if let Ok(file) = self.file(segment) {
             file.write(offset as usize, &bytes[..torn]);
-            self.note_write(segment, offset, &bytes[..torn]);
+            self.note_torn(segment, offset, &bytes[..torn]);
         }
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use storage::testing::{Crash, Rng, SimDisk};
 use storage::{
-    AppendError, Chunk, Command, Identity, Journal, Ledger, Level, Position, Record, RecordKind,
-    Refusal, Settings, Status, weight,
+    AppendError, Chunk, Command, Completion, Identity, InPlaceEnd, Journal, Ledger, Level,
+    Position, Record, RecordKind, Refusal, Settings, Status, weight,
 };
 
 pub(crate) const SEGMENT_BYTES: u32 = 64 * 1024;
@@ -94,6 +94,14 @@ pub(crate) struct Model {
     recovered_upto: u64,
     life: u32,
     chunk: Option<Chunk>,
+    /// Of changes at random.
+    pub(crate) fsync_percent: u64,
+    /// The disk has done something, and the journal is not notified before the next step.
+    pub(crate) answers_late: bool,
+    late_answer: Option<Completion>,
+    /// What the owner writes itself, and how that ends.
+    pub(crate) in_place_bytes_max: usize,
+    pub(crate) in_place_end: InPlaceEnd,
     /// The planted bug: everything written is promised as if it were synced.
     pub(crate) promise_too_early: bool,
     /// The planted bug: a record of this key is not copied forward.
@@ -116,6 +124,11 @@ impl Model {
             recovered_upto: 0,
             life: 1,
             chunk: None,
+            fsync_percent: 70,
+            answers_late: false,
+            late_answer: None,
+            in_place_bytes_max: 0,
+            in_place_end: InPlaceEnd::Done,
             promise_too_early: false,
             forget_key: None,
         }
@@ -150,17 +163,32 @@ impl Model {
         true
     }
 
-    /// One turn of the owner: reclaiming, then the commands to the disk.
+    /// One turn of the owner: reclaiming, a write in place, then the commands to the disk.
     pub(crate) fn turn(&mut self) {
         self.copy_forward();
+        if let Some(write) = self.journal.begin_write(self.in_place_bytes_max, self.now_ms) {
+            let end = match self.in_place_end {
+                InPlaceEnd::NotDone => self.disk.tear_in_place(&write),
+                end => match self.disk.write_in_place(&write) {
+                    InPlaceEnd::Done => end,
+                    other => other,
+                },
+            };
+            self.journal.end_write(write, end);
+            self.note_promises();
+        }
         let mut commands = Vec::new();
         self.journal.take_commands(&mut commands, self.now_ms);
         commands.into_iter().for_each(|command: Command| self.disk.submit(command));
     }
 
-    /// One step of the disk.
+    /// One step of the disk, or the answer to the one before where answers are late.
     pub(crate) fn step(&mut self) {
-        if let Some(completion) = self.disk.step() {
+        let is_late = self.late_answer.is_some();
+        let done = self.late_answer.take().or_else(|| self.disk.step());
+        if self.answers_late && !is_late {
+            self.late_answer = done;
+        } else if let Some(completion) = done {
             assert!(self.journal.on_completed(completion).is_none());
             self.note_promises();
         }
@@ -175,15 +203,19 @@ impl Model {
     pub(crate) fn settle(&mut self) {
         for _ in 0..100_000 {
             self.turn();
-            if self.disk.is_idle() && self.journal.status() != Status::Opening {
+            if self.is_idle() && self.journal.status() != Status::Opening {
                 return;
             }
             self.step();
-            if self.journal.status() == Status::Opening && self.disk.is_idle() {
+            if self.journal.status() == Status::Opening && self.is_idle() {
                 self.tick(100);
             }
         }
         panic!("the log does not come to rest: {:?}", self.journal.status());
+    }
+
+    fn is_idle(&self) -> bool {
+        self.disk.is_idle() && self.late_answer.is_none()
     }
 
     /// Whether the map holds `key` now.
@@ -236,6 +268,7 @@ impl Model {
 
     pub(crate) fn crash(&mut self, crash: Crash) {
         self.disk.crash(crash);
+        self.late_answer = None;
     }
 
     /// A disk with what a backup made now has.
@@ -291,9 +324,9 @@ impl Model {
     /// A change at random.
     pub(crate) fn random_append(&mut self, rng: &mut Rng) {
         let key = rng.below(40) as u16;
-        let level = match rng.below(10) {
-            0..6 => Level::Fsync,
-            6..8 => Level::Disk,
+        let level = match rng.below(100) {
+            percent if percent < self.fsync_percent => Level::Fsync,
+            percent if percent % 2 == 0 => Level::Disk,
             _ => Level::Lazy,
         };
         let filler = match rng.below(10) {

@@ -290,10 +290,9 @@ impl Host for Os {
         }
     }
 
-    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) {
-        if let Some(journals) = &mut self.parts.journals {
-            journals.carry_out(shards, now_ms);
-        }
+    fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) -> bool {
+        let journals = self.parts.journals.as_mut();
+        journals.is_some_and(|journals| journals.carry_out(shards, now_ms))
     }
 
     fn journals_deadline_ms(&self) -> Option<u64> {
