@@ -121,6 +121,10 @@ bench-durable: ## durable sessions at each level and in other brokers, into lab/
 bench-tails: ## p99.9 during connect storms, with stopped subscribers and while the log is reclaimed, into lab/results (ROUNDS=3)
 	@python3 lab/tails.py --rounds $(or $(ROUNDS),3)
 
+.PHONY: counts
+counts: ## instructions and system calls per message, compared with other brokers, into lab/results (as root; ROUNDS=1)
+	@python3 lab/counts.py --rounds $(or $(ROUNDS),1)
+
 .PHONY: bench-bridge
 bench-bridge: ## rate and CPU per message of a bridge, compared with mosquitto's, into lab/results (ROUNDS=3)
 	$(CARGO) build --release -p quelea --bin quelea
