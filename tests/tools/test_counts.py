@@ -18,8 +18,9 @@ from counts import Failure, Load, Missed, Row
         # Fewer turns than in both: less is not claimed.
         (0.1, [(2.0, 11_000), (0.5, 8_000)], 8_000),
         # Nothing to draw a line through: the higher one, and at unknown waits.
-        (1.0, [(0.9, 8_000), (0.95, 9_000)], 9_000),
-        (1.0, [(0.9, 8_000)], 8_000),
+        (0.5, [(0.9, 8_000), (1.0, 9_000)], 9_000),
+        (0.5, [(0.9, 9_000), (1.0, 8_000)], 9_000),
+        (0.5, [(0.9, 8_000)], 8_000),
         (None, [(0.5, 8_000), (2.0, 11_000)], 11_000),
     ],
 )
