@@ -52,6 +52,7 @@ examples:
   lab/counts.py                                       all rows and installed brokers, 15 minutes
   lab/counts.py --rows P2P-20K --brokers quelea,mosquitto
   lab/counts.py --rows KEPT-FSYNC --brokers quelea --keep /tmp/profiles
+  chrt --rr 1 lab/counts.py                           on a machine that other programs use
   lab/counts.py --list                                the rows
 """
 
@@ -131,7 +132,7 @@ ALL_LEVELS = ("memory", "disk", "fsync")
 BROKERS = {
     "quelea": Broker("quelea", levels=ALL_LEVELS),
     "quelea-1": Broker("quelea", ("--shards", "1"), levels=ALL_LEVELS),
-    # As another user it could not be controlled under callgrind. No TLS needs the place of its keys.
+    # As another user it could not be controlled under callgrind. Without TLS this place is free.
     "mosquitto": Broker("mosquitto", params={"tls": "user root"}),
     "flashmq": Broker("flashmq"),
 }
@@ -766,6 +767,8 @@ def record(asked, measured, absent):
     versions = {name: version_of(describe(name, "memory", asked.programs)) for name in brokers}
     how = "the processor, at the rate of the row" if asked.has_counters else "callgrind"
     notes = [f"Instructions were counted by {how}.", *(f"{name}: not installed" for name in absent)]
+    if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
+        notes.append("Broker and load ran at real-time priority.")
     command = " ".join(["lab/counts.py", *sys.argv[1:]])
     titles = {row.name: row.title for row in measured}
     more = {"titles": titles, "versions": versions, "notes": notes}
