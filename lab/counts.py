@@ -52,7 +52,7 @@ examples:
   lab/counts.py                                       all rows and installed brokers, 15 minutes
   lab/counts.py --rows P2P-20K --brokers quelea,mosquitto
   lab/counts.py --rows KEPT-FSYNC --brokers quelea --keep /tmp/profiles
-  chrt --rr 1 lab/counts.py                           on a machine that other programs use
+  lab/counts.py --real-time                           on a machine that other programs use
   lab/counts.py --list                                the rows
 """
 
@@ -224,7 +224,7 @@ def version_of(description):
 
 
 @contextlib.contextmanager
-def running(description, directory, cpu, under=()):
+def running(description, directory, cpu, is_first, under=()):
     """The process of a broker that accepts connections on one core, and its port."""
     [port] = free_ports(1)
     places = {"dir": directory, "port": port}
@@ -232,7 +232,7 @@ def running(description, directory, cpu, under=()):
     directory.chmod(0o777)
     for path, text in description.files.items():
         (directory / path).write_text(fill(text, places))
-    command = ["taskset", "--cpu-list", str(cpu), *under]
+    command = [*on_core(cpu, is_first), *under]
     command += [fill(word, places) for word in description.command]
     log = directory / "log"
     with log.open("w") as output:
@@ -254,6 +254,11 @@ def running(description, directory, cpu, under=()):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def on_core(cpu, is_first):
+    """`is_first`: ahead of all other programs."""
+    return ["taskset", "--cpu-list", str(cpu), *(["chrt", "--rr", "1"] if is_first else [])]
 
 
 def await_port(process, port, log):
@@ -434,8 +439,9 @@ def loading(row, load, port, options, out):
     publishers = row.params["publishers"]
     rate = f"{load.rate / publishers:g}/s" if load.rate else "max"
     params = {**row.params, "rate": rate, "count": load.messages // publishers}
-    command = ["taskset", "--cpu-list", str(options.load_cpu), options.programs / "flock", "run"]
-    command += [SCENARIO, "--broker", f"127.0.0.1:{port}", "--threads", "1", "--quiet"]
+    command = on_core(options.load_cpu, options.goes_first(row))
+    command += [options.programs / "flock", "run", SCENARIO]
+    command += ["--broker", f"127.0.0.1:{port}", "--threads", "1", "--quiet"]
     command += ["--prometheus", f"127.0.0.1:{metrics}", "--out", out, "--name", "run"]
     command += [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
     process = subprocess.Popen(
@@ -497,7 +503,9 @@ def try_run(row, broker, load, options, directory, profile):
     description = describe(broker, row.level, options.programs)
     under = callgrind(profile) if profile else ()
     with (
-        running(description, directory, options.broker_cpu, under) as (process, port),
+        running(
+            description, directory, options.broker_cpu, options.goes_first(row), under
+        ) as (process, port),
         loading(row, load, port, options, directory / "results") as (flock, url),
     ):
         await_stage(flock, url, "before")
@@ -709,6 +717,11 @@ def options():
     )
     parser.add_argument("--broker-cpu", type=int, default=cpus[0], help="core of the broker")
     parser.add_argument("--load-cpu", type=int, default=cpus[-1], help="core of the load")
+    parser.add_argument(
+        "--real-time",
+        action="store_true",
+        help="in rows at level memory, broker and load go ahead of other programs",
+    )
     parser.add_argument("--profile", default="release", help="of cargo")
     parser.add_argument("--programs", help="folder of quelea and flock: nothing is built")
     parser.add_argument("--keep", type=Path, help="folder for the profiles of callgrind")
@@ -735,6 +748,8 @@ def main():
             print(f"{row.name:12} {row.title} ({', '.join(row.brokers)})")
         return
     asked.has_counters = check_tools()
+    # Threads of one broker would not interrupt each other, as those of a journal should.
+    asked.goes_first = lambda row: asked.real_time and row.level == "memory"
     check_directory()
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
@@ -767,8 +782,6 @@ def record(asked, measured, absent):
     versions = {name: version_of(describe(name, "memory", asked.programs)) for name in brokers}
     how = "the processor, at the rate of the row" if asked.has_counters else "callgrind"
     notes = [f"Instructions were counted by {how}.", *(f"{name}: not installed" for name in absent)]
-    if os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO):
-        notes.append("Broker and load ran at real-time priority.")
     command = " ".join(["lab/counts.py", *sys.argv[1:]])
     titles = {row.name: row.title for row in measured}
     more = {"titles": titles, "versions": versions, "notes": notes}
