@@ -40,7 +40,8 @@ LOOK_UPS = re.compile(
 
 
 def build():
-    command = ["cargo", "build", "-q", "-p", "quelea-broker", "--example", PROGRAMS["broker"]]
+    crate, example = PROGRAMS["broker"]
+    command = ["cargo", "build", "-q", "-p", crate, "--example", example]
     environment = dict(os.environ, CARGO_PROFILE_DEV_OPT_LEVEL="0")
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
 
@@ -59,7 +60,7 @@ def calls_of(profile):
 
 
 def profile(work, rounds):
-    binary = ROOT / "target/debug/examples" / PROGRAMS["broker"]
+    binary = ROOT / "target/debug/examples" / PROGRAMS["broker"][1]
     with tempfile.NamedTemporaryFile() as out:
         options = ["--compress-strings=no", "--compress-pos=no", f"--callgrind-out-file={out.name}"]
         command = ["valgrind", "--tool=callgrind", *options, binary, work, str(rounds)]

@@ -29,8 +29,12 @@ PROFILE = "release"
 EXAMPLES = (ROOT / "target").resolve() / PROFILE / "examples"
 TOLERANCE = 0.03
 
-# The programs, each an example of the crate of its name.
-PROGRAMS = {"broker": "instructions", "driver": "turns"}
+# The programs: crate and example.
+PROGRAMS = {
+    "broker": ("quelea-broker", "instructions"),
+    "driver": ("quelea-driver", "turns"),
+    "message": ("quelea-driver", "messages"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,17 @@ class Work:
     title: str
     name: str
     count: int
-    crate: str = "broker"
+    program: str = "broker"
     messages: int = 1
 
     @property
     def key(self):
         """Its name in the baseline."""
-        return self.name if self.crate == "broker" else f"{self.crate}-{self.name}"
+        return self.name if self.program == "broker" else f"{self.program}-{self.name}"
 
     @property
     def binary(self):
-        return EXAMPLES / PROGRAMS[self.crate]
+        return EXAMPLES / PROGRAMS[self.program][1]
 
 
 WORKS = [
@@ -82,6 +86,13 @@ WORKS = [
     Work("turns with 1 of 16 shards busy, 5, QoS 1", "1-1-1-16-1", 5_000, "driver"),
     Work("16 to a second driver, 5, QoS 0", "2-0-16", 400, "driver", 16),
     Work("16 to a second driver, 5, QoS 1, both acknowledged", "2-1-16", 400, "driver", 16),
+    Work("one message of 16 pairs in turn, 4 shards, 5, QoS 1", "paced-4-16-16", 3_200, "message"),
+    Work("one pair with one in flight, 4 shards", "paced-4-1-1", 3_200, "message"),
+    Work("one message to a shared group, 4 shards", "share-4-16-4", 3_200, "message"),
+    Work("one message to a kept session, level disk, 1 shard", "disk-1-16-16", 1_600, "message"),
+    Work("one message to a kept session, level disk, 4 shards", "disk-4-16-16", 1_600, "message"),
+    Work("one message to a kept session, level fsync, 1 shard", "fsync-1-16-16", 1_600, "message"),
+    Work("one message to a kept session, level fsync, 4 shards", "fsync-4-16-16", 1_600, "message"),
 ]
 HOW_TO_BLESS = """\
 The hot path got dearer. If that was not meant, `valgrind --tool=callgrind {binary} WORK COUNT` and
@@ -120,8 +131,8 @@ def measure(work, times):
 
 def build():
     command = ["cargo", "build", "--profile", PROFILE]
-    for crate, program in PROGRAMS.items():
-        command += ["-p", f"quelea-{crate}", "--example", program]
+    for crate, example in PROGRAMS.values():
+        command += ["-p", crate, "--example", example]
     subprocess.run(command, cwd=ROOT, check=True)
     return 0
 

@@ -1,0 +1,224 @@
+//! Single messages of many connections, with sockets and disks in memory, for counting
+//! instructions from outside: `messages KIND-SHARDS-PUBLISHERS-SUBSCRIBERS COUNT`.
+//! `tests/instructions.py` runs it under callgrind.
+//!
+//! All shards are on one driver. Publishers take turns: one of them sends one message at QoS 1, and
+//! the next one follows when all acknowledgements have come. The kinds:
+//!
+//! - `paced`: pairs, over all pairs of shards;
+//! - `share`: subscribers are members of one shared group;
+//! - `disk`, `fsync`: pairs, whose subscribers have kept sessions of this level.
+
+#[path = "../../broker/examples/instructions/disk.rs"]
+mod disk;
+mod lab;
+
+use std::sync::Arc;
+
+use broker::{Durability, Limits, Replay, Settings, Shard, Shared};
+use codec::{QoS, Version};
+use disk::Disk;
+use driver::testing::PipeEnd;
+use driver::{Host, Item, Ready};
+use policy::Access;
+use storage::testing::SimDisk;
+use storage::{Identity, Settings as JournalSettings};
+
+use lab::{
+    BEGIN_MS, Drivers, Mailboxes, PUBACK, TOPIC, TURNS_MAX, connect, drivers, id_on,
+    publish_packet, read_packets, receive, request, subscribe,
+};
+
+const GROUP: &str = "$share/readers/sensors/+/temperature";
+
+/// One character tells their topics apart.
+const PUBLISHERS_MAX: usize = (b'z' - b'1') as usize + 1;
+
+/// No segment is full before the last message.
+const SEGMENT_BYTES: u32 = 32 << 20;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((work, count)) = parse(&arguments) else {
+        eprintln!("usage: messages paced|share|disk|fsync-SHARDS-PUBLISHERS-SUBSCRIBERS COUNT");
+        std::process::exit(2);
+    };
+    let mut lab = Lab::new(&work);
+    (0..count).for_each(|round| lab.round(round));
+}
+
+struct Work {
+    is_shared: bool,
+    level: Durability,
+    shards: usize,
+    publishers: usize,
+    subscribers: usize,
+}
+
+fn parse(arguments: &[String]) -> Option<(Work, usize)> {
+    let [work, count] = arguments else { return None };
+    let (kind, sizes) = work.split_once('-')?;
+    let (is_shared, level) = match kind {
+        "paced" => (false, Durability::Memory),
+        "share" => (true, Durability::Memory),
+        "disk" => (false, Durability::Disk),
+        "fsync" => (false, Durability::Fsync),
+        _ => return None,
+    };
+    let sizes: Vec<usize> = sizes.split('-').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let [shards, publishers, subscribers] = sizes[..] else { return None };
+    let is_sound = (1..=PUBLISHERS_MAX).contains(&publishers)
+        && (1..=64).contains(&shards)
+        && (is_shared || subscribers == publishers);
+    let work = Work { is_shared, level, shards, publishers, subscribers };
+    is_sound.then_some((work, count.parse().ok()?))
+}
+
+impl Work {
+    fn is_kept(&self) -> bool {
+        self.level > Durability::Memory
+    }
+
+    fn filter(&self, subscriber: usize) -> String {
+        if self.is_shared { GROUP.to_owned() } else { topic(subscriber) }
+    }
+
+    /// Pairs are over all pairs of shards alike: 16 of them on 4 shards.
+    fn shard_of(&self, subscriber: usize) -> u16 {
+        ((subscriber + 1 + subscriber / self.shards) % self.shards) as u16
+    }
+}
+
+fn topic(publisher: usize) -> String {
+    TOPIC.replace('1', &char::from(b'1' + publisher as u8).to_string())
+}
+
+/// The host of the driver is asked for the sockets of this round only: what all sockets cost is
+/// none of the driver's.
+struct Lab<'a> {
+    work: &'a Work,
+    drivers: Drivers,
+    mailboxes: Mailboxes,
+    /// Of each shard, if sessions are kept.
+    disks: Vec<Disk>,
+    /// With what each sends.
+    publishers: Vec<(PipeEnd, Vec<u8>)>,
+    subscribers: Vec<PipeEnd>,
+}
+
+impl<'a> Lab<'a> {
+    fn new(work: &'a Work) -> Self {
+        let shared = Shared::new(Settings::default(), work.shards as u16, 7);
+        let shard = |id| Shard::new(id, shared.clone(), Access::open());
+        let mut shards: Vec<Shard> = (0..work.shards as u16).map(shard).collect();
+        let disks = if work.is_kept() { open_journals(&mut shards) } else { Vec::new() };
+        let (drivers, mailboxes) = drivers(vec![shards]);
+        let connect = |name: &str, shard: u16, is_kept: bool| {
+            let limits = Limits { durability: work.level, ..Limits::default() };
+            let mut request = request(&id_on(&shared, shard, name), limits);
+            if is_kept {
+                (request.clean_start, request.session_expiry_secs) = (false, u32::MAX);
+            }
+            connect(&mailboxes[0], shard, request)
+        };
+        let publishers = (0..work.publishers).map(|number| {
+            let shard = (number % work.shards) as u16;
+            let client = connect(&format!("publisher-{number}"), shard, false);
+            let mut bytes = Vec::new();
+            let topic = topic(number);
+            publish_packet(&topic, QoS::AtLeastOnce, 1).encode(Version::V5, &mut bytes);
+            (client, bytes)
+        });
+        let publishers = publishers.collect();
+        let subscribers = (0..work.subscribers).map(|number| {
+            let name = format!("subscriber-{number}");
+            connect(&name, work.shard_of(number), work.is_kept())
+        });
+        let subscribers = subscribers.collect();
+        let mut lab = Self { work, drivers, mailboxes, disks, publishers, subscribers };
+        lab.settle();
+        for (number, subscriber) in lab.subscribers.iter().enumerate() {
+            subscriber.send(&subscribe(&work.filter(number), QoS::AtLeastOnce));
+        }
+        lab.settle();
+        lab.publishers.iter().for_each(|(client, _)| drop(client.take(usize::MAX)));
+        lab.subscribers.iter().for_each(|client| drop(client.take(usize::MAX)));
+        lab
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..TURNS_MAX {
+            let (ready, _) = self.drivers[0].host_mut().ready(usize::MAX, |_| 0);
+            self.turn(ready);
+        }
+    }
+
+    /// Journals get the answers to what they have ordered in the next turn.
+    fn turn(&mut self, ready: Vec<Ready>) {
+        let driver = &mut self.drivers[0];
+        driver.turn(driver.host().now(), ready.into_iter(), false);
+        // Between two turns a worker asks how long it may sleep.
+        driver.fall_asleep(driver.ended());
+        driver.wake_up();
+        if self.work.is_kept() {
+            let reports = driver.host().reports();
+            for (shard, command) in reports.borrow_mut().commands.drain(..) {
+                let completion = self.disks[usize::from(shard)].carry_out(command);
+                self.mailboxes[0].put(Item::Disk(shard, Box::new(completion)));
+            }
+        }
+    }
+
+    /// A publish, its delivery and all acknowledgements, until nothing is left to do.
+    ///
+    /// # Panics
+    ///
+    /// When the message or an acknowledgement is missing: then less would be counted.
+    fn round(&mut self, round: usize) {
+        let publisher = round % self.work.publishers;
+        let receivers = match self.work.is_shared {
+            true => 0..self.work.subscribers,
+            false => publisher..publisher + 1,
+        };
+        let (mut received, mut acknowledged) = (0, 0);
+        let (client, bytes) = &self.publishers[publisher];
+        client.send(bytes);
+        for _ in 0..TURNS_MAX {
+            let ends = std::iter::once(&self.publishers[publisher].0);
+            let ends = ends.chain(&self.subscribers[receivers.clone()]);
+            let host = self.drivers[0].host();
+            let ready: Vec<Ready> = ends.filter_map(|end| host.ready_of(end)).collect();
+            if ready.is_empty() && !self.drivers[0].has_mail() {
+                assert_eq!((received, acknowledged), (1, 1), "delivered, acknowledged");
+                return;
+            }
+            self.turn(ready);
+            received += self.subscribers[receivers.clone()].iter().map(receive).sum::<usize>();
+            acknowledged += read_packets(&self.publishers[publisher].0, PUBACK, |_| {});
+        }
+        panic!("a round does not end");
+    }
+}
+
+/// Each shard gets an empty journal, which the first turns make ready.
+///
+/// # Panics
+///
+/// When an empty disk is refused.
+fn open_journals(shards: &mut [Shard]) -> Vec<Disk> {
+    let settings = JournalSettings::with_segment_bytes(SEGMENT_BYTES);
+    let (count, limits) = (shards.len() as u16, Arc::new(Limits::default()));
+    let mut disks = Vec::new();
+    for shard in &mut *shards {
+        let (id, disk) = (shard.id(), SimDisk::new(0));
+        let recovery = disk.read_back((id, count), &settings, &mut |_, _| {});
+        let identity = Identity { id: [7; 16], shard: id, shards: count };
+        let recovered = recovery.expect("an empty disk").finish(identity);
+        shard
+            .open_journal(recovered, settings.clone(), Replay::new(7), &limits, BEGIN_MS)
+            .expect("an empty journal");
+        disks.push(Disk::like(&disk));
+    }
+    broker::settle(shards, BEGIN_MS);
+    disks
+}
