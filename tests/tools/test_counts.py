@@ -48,7 +48,7 @@ def test_every_call_is_counted_once(monkeypatch):
     assert named == {"epoll_wait": 1.5, "read": 1.0, "write": 0.5, "eventfd_write": 0.3}
     assert found["calls"] == 4.0 and found["other_calls"] == pytest.approx(0.7)
     assert found["waits"] == 1.5 and found["switches"] == 0.5 and found["rate"] == 200
-    assert found["cpu"] == pytest.approx(100) and found["cores"] == pytest.approx(0.02)
+    assert found["cpu_with_perf"] == pytest.approx(100) and found["cores"] == pytest.approx(0.02)
 
 
 def test_an_unknown_call_leaves_the_rest_unknown(monkeypatch):
