@@ -595,10 +595,12 @@ impl<H: Host> Driver<H> {
             if self.local_mail.is_empty() {
                 break;
             }
-            for (shard, mails) in std::mem::take(&mut self.local_mail) {
+            let mut batches = std::mem::take(&mut self.local_mail);
+            for (shard, mails) in batches.drain(..) {
                 let now_ms = self.now_ms;
                 self.shard(shard).on_batch(mails, now_ms);
             }
+            self.local_mail = batches;
         }
     }
 
