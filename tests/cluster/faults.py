@@ -9,7 +9,7 @@ import time
 
 import engines
 import programs
-from nodes import NAME, READY_SECS, Broken, run
+from nodes import READY_SECS, STREAM, Broken, run
 from wires import IN, OUT
 from witness import Witness
 
@@ -51,10 +51,10 @@ class Ground:
         await asyncio.sleep(self.rng.uniform(low, high))
 
     async def stream_leader(self):
-        """The engine that leads the stream of some shard."""
-        leader = await self.cluster.engines.leader(lambda name: name.startswith(f"{NAME}-shard"))
+        """The engine that leads the stream of the shards."""
+        leader = await self.cluster.engines.leader(lambda name: name == STREAM)
         if leader is None:
-            raise Broken("no engine leads the streams")
+            raise Broken("no engine leads the stream")
         return leader
 
     def last_acknowledged(self):
@@ -84,12 +84,6 @@ class Ground:
         """What the cluster knows of a node."""
         nodes = (await self.cluster.status())["nodes"]
         return next(one for one in nodes if one["node"] == f"node-{node.index}")
-
-    async def streams(self):
-        return [f"{NAME}-shard-{shard:03}" for shard in range(await self.shards())]
-
-    async def shards(self):
-        return len((await self.cluster.status())["nodes"][0]["shards"])
 
     async def only_one_serves(self, secs=WATCH_SECS):
         """Asks all nodes again and again: two that are ready are found by the question."""
@@ -244,23 +238,20 @@ async def slow_engine(ground):
 
 
 async def slow_disk(ground):
-    """An engine waits for each of its syncs. It leads the streams, if it can keep up. It has to be
+    """An engine waits for each of its syncs. It leads the stream, if it can keep up. It has to be
     started again for that, twice, which takes most of the time without service."""
-    streams = await ground.streams()
     engine = next(one for one in ground.cluster.engines.all if not one.small_disk)
     engine.kill()
     engine.start(is_disk_slow=True)
     await ground.until("a slow sync", engine.slow_syncs)
-    for stream in streams:
-        await ground.cluster.engines.move_leader(stream, engine)
+    await ground.cluster.engines.move_leader(STREAM, engine)
     before = engine.slow_syncs()
     await ground.a_while(4, 6)
-    led = [await ground.cluster.engines.leader(lambda name, it=stream: name == it)
-           for stream in streams]  # fmt: skip
+    leads = await ground.stream_leader() is engine
     delayed = engine.slow_syncs() - before
     if delayed == 0:
         raise Broken("no sync was delayed: the disk was not slow")
-    ground.notes.append(f"{delayed} syncs delayed, leader of {led.count(engine)} streams")
+    ground.notes.append(f"{delayed} syncs delayed, leader of the stream: {leads}")
     engine.kill()
     engine.start()
 
@@ -303,25 +294,21 @@ async def full_disk(ground):
 
 
 async def full_streams(ground):
-    """The streams take nothing more: publishes are refused until they do."""
-    all_engines = ground.cluster.engines
-    configs = {}
-    for stream in await ground.streams():
-        info = await all_engines.all[0].call(f"STREAM.INFO.{stream}")
-        configs[stream] = info["config"]
-        small = {**info["config"], "max_bytes": info["state"]["bytes"] + LEFT_BYTES}
-        await all_engines.all[0].call(f"STREAM.UPDATE.{stream}", small)
+    """The stream takes nothing more: publishes are refused until it does."""
+    engine = ground.cluster.engines.all[0]
+    info = await engine.call(f"STREAM.INFO.{STREAM}")
+    small = {**info["config"], "max_bytes": info["state"]["bytes"] + LEFT_BYTES}
+    await engine.call(f"STREAM.UPDATE.{STREAM}", small)
     refusal = await _refusal(ground)
     await ground.a_while(2, 3)
-    for stream, config in configs.items():
-        await all_engines.all[0].call(f"STREAM.UPDATE.{stream}", config)
+    await engine.call(f"STREAM.UPDATE.{STREAM}", info["config"])
     if refusal != QUOTA_EXCEEDED:
         raise Broken(f"refused with {refusal:#x}, not with {QUOTA_EXCEEDED:#x}")
 
 
 async def _refusal(ground):
     """The reason with which a publish is refused that the log would have to keep. Those that were
-    taken before the streams were full are not answered until there is space."""
+    taken before the stream was full are not answered until there is space."""
     deadline = time.monotonic() + READY_SECS
     while time.monotonic() < deadline:
         witness = await Witness.of(await ground.active())
@@ -329,7 +316,7 @@ async def _refusal(ground):
         witness.close()
         if reason:
             return reason
-    raise Broken(f"streams are full, and nothing is refused: {await ground.cluster.words()}")
+    raise Broken(f"the stream is full, and nothing is refused: {await ground.cluster.words()}")
 
 
 async def wiped_standby(ground):

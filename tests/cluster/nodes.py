@@ -19,6 +19,8 @@ from wires import Wire
 
 QUELEA = os.environ.get("QUELEA_BIN", str(ROOT / "target/debug/quelea"))
 NAME = "rounds"
+# Of all shards.
+STREAM = f"{NAME}-cell-000"
 # Of a node of a cluster.
 LEVEL = "quorum"
 

@@ -63,8 +63,8 @@ def crc32c(content):
     return crc ^ 0xFFFFFFFF
 
 
-def newer_message(version=2):
-    body = b"QJ" + bytes([version, 1, 0, 0]) + bytes(48) + b"n9"
+def message_of(version):
+    body = b"QJ" + bytes([version, 1, 0, 0]) + bytes(50) + b"n9"
     return body + struct.pack("<I", crc32c(body))
 
 
@@ -118,7 +118,7 @@ def test_streams_of_another_cluster_are_not_served(nats, start, standby, tmp_pat
     first = start(with_cluster(nats, "n1"))
     fill(first)
     first.kill()
-    record = {"format": 1, "id": "ab" * 16, "shards": 2, "segment_bytes": 67108864}
+    record = {"format": 2, "id": "ab" * 16, "shards": 2, "segment_bytes": 67108864}
     put(nats, "$KV.plant-cluster.cluster", json.dumps(record).encode())
     config = tmp_path / "init.toml"
     code, log = served(config, first.data)
@@ -156,13 +156,13 @@ def test_messages_of_a_newer_version_stop_every_node_and_lose_nothing(
     fill(active)
     active.kill()
     last = shown(config)["streams"][0]["last"]
-    put(nats, "quelea.plant.log.000", newer_message())
+    put(nats, "quelea.plant.cell.000", message_of(3))
     eventually(lambda: shown(config)["streams"][0]["last"] == last + 1, "the message")
     old = standby(with_cluster(nats, "n1"), data=active.data)
     empty = standby(with_cluster(nats, "n2"))
     for node in (old, empty):
         told = node.wait_for_log(lambda event: "cannot become active" in event["message"])
-        assert f"message {last + 1}: unknown version 2" in told["detail"]
+        assert f"message {last + 1}: unknown version 3" in told["detail"]
         assert "use a newer one" in told["detail"]
         assert not is_ready(node)
     assert shown(config)["streams"][0]["last"] == last + 1
@@ -182,8 +182,27 @@ def test_a_lease_of_a_newer_version_is_not_taken(nats, start, standby, tmp_path)
 
 def test_a_newer_format_of_the_cluster_is_refused(nats, tmp_path):
     config = made(tmp_path, with_cluster(nats, "n1"))
-    put(nats, "$KV.plant-cluster.cluster", b'{"format":2,"name":"plant"}')
+    put(nats, "$KV.plant-cluster.cluster", b'{"format":3,"name":"plant"}')
     code, log = served(config, tmp_path / "data")
-    assert code == 1 and "the cluster has format 2" in log and "use a newer one" in log
+    assert code == 1 and "the cluster has format 3" in log and "use a newer one" in log
     again = cluster(config, "init", *ACCEPT)
     assert again.returncode == 1 and "use a newer one" in again.stderr
+
+
+def test_a_cluster_of_the_older_format_is_refused_with_what_to_do(nats, tmp_path):
+    config = made(tmp_path, with_cluster(nats, "n1"))
+    record = {"format": 1, "id": "ab" * 16, "shards": 2, "segment_bytes": 67108864}
+    put(nats, "$KV.plant-cluster.cluster", json.dumps(record).encode())
+    code, log = served(config, tmp_path / "data")
+    assert code == 1 and "the cluster has format 1" in log
+    assert "quelea cluster export" in log and "quelea cluster import" in log
+
+
+def test_messages_of_the_older_version_are_refused_with_what_to_do(nats, standby, tmp_path):
+    config = made(tmp_path, with_cluster(nats, "n1"))
+    put(nats, "quelea.plant.cell.000", message_of(1))
+    node = standby(with_cluster(nats, "n1"))
+    told = node.wait_for_log(lambda event: "cannot become active" in event["message"])
+    assert "version 1" in told["detail"] and "quelea cluster export" in told["detail"]
+    assert shown(config)["streams"][0]["last"] == 1
+    assert not is_ready(node)

@@ -14,14 +14,14 @@ from test_cluster_process import configured, early, make_cluster, nats  # noqa: 
 # What a node sends first at each step, and how often it has sent that by then.
 STEPS = {
     "lease": (b"HPUB $KV.plant-cluster.lease ", 1),
-    "claim": (b"HPUB quelea.plant.log.001 ", 1),
+    "claim": (b"HPUB quelea.plant.cell.000 ", 1),
     "reading a file": (b'"$KV.plant-cluster.file.bans"', 1),
     "taking a file over": (b"HPUB $KV.plant-cluster.file.clock ", 1),
     "noting the clock": (b"HPUB $KV.plant-cluster.file.clock ", 2),
     "writing the secret": (b"HPUB $KV.plant-cluster.file.auth.secret ", 2),
     "writing the namespaces": (b"HPUB $KV.plant-cluster.file.shard-000.namespaces ", 2),
     "writing their copy": (b"HPUB $KV.plant-cluster.file.namespaces ", 2),
-    "opening a log": (b"HPUB quelea.plant.log.001 ", 2),
+    "opening a log": (b"HPUB quelea.plant.cell.000 ", 2),
 }
 # A write of a file is given up after 1.2 s, the lease runs out after 3 s, a takeover of all files
 # is given up after 5 s.

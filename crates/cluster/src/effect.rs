@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use storage::{Command, Completion};
 
+use crate::wire::Portion;
+
 /// The number of a message in a stream; the first is 1, 0 stands for none.
 pub type Sequence = u64;
 
-/// The number of a shard, and of its stream.
+/// The number of a shard.
 pub type ShardId = u16;
 
 /// A message of a stream, as appended.
 pub type Body = Arc<[u8]>;
 
-/// The name by which a request is answered. Unique per shard, or for the key-value store, within
-/// the life of a [`Node`](crate::Node).
+/// The name by which a request is answered. Unique for the stream, and for the key-value store,
+/// within the life of a [`Node`](crate::Node).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
@@ -83,28 +85,31 @@ pub enum LeaseAnswer {
 /// What a node wants done. Effects are to be carried out in their order.
 #[derive(Debug)]
 pub enum Effect {
-    /// Ask the stream of a shard.
-    Ask(ShardId, RequestId, Request),
+    /// Ask the stream.
+    Ask(RequestId, Request),
     /// Ask the key-value store.
     AskLease(RequestId, LeaseRequest),
-    /// Deliver the messages of a stream from this sequence on, in order, with
-    /// [`Node::on_message`](crate::Node::on_message). Replaces an earlier one of the shard.
-    Follow(ShardId, Sequence),
+    /// Deliver the messages of the stream from this sequence on, in order, with
+    /// [`Node::on_message`](crate::Node::on_message). Replaces an earlier one.
+    Follow(Sequence),
     /// Deliver no more of it.
-    Unfollow(ShardId),
-    /// The local copy is void: remove its files, forget its replay.
+    Unfollow,
+    /// The local copy of a shard is void: remove its files, forget its replay.
     StartOver(ShardId),
     /// A new writer begins: what is not whole is dropped ([`storage::Follow::on_new_writer`]).
     NewWriter(ShardId, Sequence),
-    /// A message of a stream that is followed: write its pieces to the local copy, and replay them.
-    Apply(ShardId, Sequence, Body),
-    /// A message that this node has appended: write its pieces to the local copy.
-    Store(ShardId, Sequence, Body),
+    /// A message of the stream that is followed: write what it holds of its shard to the local
+    /// copy, and replay it.
+    Apply(Sequence, Portion),
+    /// A message that this node has appended: write what it holds of its shard to the local copy.
+    Store(Sequence, Portion),
     /// Do this with the local copy, and give the completion to the journal. A segment is made of
     /// nothing (sparse); recycling is removing one file and making the other.
     Background(ShardId, Command),
     /// Give this to the journal.
     Done(ShardId, Completion),
+    /// The journal is to do without its segments up to this one ([`storage::Journal::renew`]).
+    Renew(ShardId, u32),
     /// The node has another role.
     Role(Role),
 }
@@ -112,11 +117,11 @@ pub enum Effect {
 /// What a node is for its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Follows the streams.
+    /// Follows the stream.
     Standby,
-    /// Has the lease, and takes the streams over.
+    /// Has the lease, and takes the stream over.
     Claiming { epoch: u64 },
-    /// All streams are its own: the journals may be opened.
+    /// The stream is its own: the journals may be opened.
     Active { epoch: u64 },
     /// It has given the role back as requested.
     Released,

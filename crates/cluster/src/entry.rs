@@ -12,7 +12,15 @@ use crate::sequencer::Cursor;
 use crate::wire::{ClusterId, VERSION};
 
 /// Of [`Record`]s. A program refuses every other one.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+
+/// The format of clusters that have a stream for each shard: [`Record::read_old`].
+const OLD_FORMAT: u32 = 1;
+
+/// What to do with a cluster of the old format.
+pub const CARRY_OVER: &str = "stop its nodes, write its data into a directory with `quelea cluster \
+export`, create a cluster with another `cluster.name`, and import the directory into that with \
+`quelea cluster import`";
 
 /// Starts of other nodes that are remembered; then the same is found again.
 const COMPARED_MAX: usize = 256;
@@ -21,7 +29,7 @@ const COMPARED_MAX: usize = 256;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
     pub id: ClusterId,
-    /// The number of streams. The configuration of a node does not change it.
+    /// The configuration of a node does not change it.
     pub shards: u16,
     pub segment_bytes: u32,
 }
@@ -49,6 +57,8 @@ pub enum RecordError {
     Malformed(String),
     #[error("the cluster has format {0}, this program knows format {FORMAT}: use a newer one")]
     Format(u32),
+    #[error("the cluster has format {OLD_FORMAT}, with a stream for each shard: {CARRY_OVER}")]
+    Old,
 }
 
 impl Record {
@@ -58,11 +68,25 @@ impl Record {
     ///
     /// When it is no record, or one of another format.
     pub fn read(value: &[u8]) -> Result<Self, RecordError> {
+        Self::read_format(value, FORMAT)
+    }
+
+    /// Reads the value of the key of a cluster of format 1, whose streams can be exported.
+    ///
+    /// # Errors
+    ///
+    /// When it is no record, or one of another format.
+    pub fn read_old(value: &[u8]) -> Result<Self, RecordError> {
+        Self::read_format(value, OLD_FORMAT)
+    }
+
+    fn read_format(value: &[u8], wanted: u32) -> Result<Self, RecordError> {
         let malformed = |error: serde_json::Error| RecordError::Malformed(error.to_string());
         // A later format may state other things.
         let Format { format } = serde_json::from_slice(value).map_err(malformed)?;
-        if format != FORMAT {
-            return Err(RecordError::Format(format));
+        if format != wanted {
+            let is_old = format == OLD_FORMAT;
+            return Err(if is_old { RecordError::Old } else { RecordError::Format(format) });
         }
         let WrittenRecord { id, shards, segment_bytes, .. } =
             serde_json::from_slice(value).map_err(malformed)?;
@@ -101,7 +125,8 @@ struct WrittenMark {
     cluster: String,
     #[serde(default = "first_version")]
     version: u8,
-    cursor: Cursor,
+    /// Of the version's own form.
+    cursor: serde_json::Value,
     end: u64,
 }
 
@@ -132,12 +157,15 @@ impl Mark {
     /// `None`: it is no mark.
     pub fn read(content: &[u8]) -> Option<Self> {
         let WrittenMark { cluster, version, cursor, end } = serde_json::from_slice(content).ok()?;
+        // Whose copy it is can be read of every version.
+        let cursor = serde_json::from_value(cursor).unwrap_or_default();
         Some(Self { cluster: unhex(&cluster)?, version, cursor, end })
     }
 
     /// The content of its file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self { cluster, version, cursor, end } = self.clone();
+        let cursor = serde_json::to_value(cursor).unwrap_or_default();
         let written = WrittenMark { cluster: hex(&cluster), version, cursor, end };
         serde_json::to_vec(&written).unwrap_or_default()
     }
@@ -162,9 +190,9 @@ impl Mark {
         if mark.cluster != *own && is_begun {
             return Err(Foreign::Cluster { found: hex(&mark.cluster), own: hex(own) });
         }
-        // A node that ended before it noted anything has the default cursor. What a newer program
-        // has read is read again: the stream decides whether this one can.
-        let is_of_use = mark.cursor != Cursor::default() && mark.version <= VERSION;
+        // A node that ended before it noted anything has the default cursor. What a program of
+        // another version has read is read again: the stream decides whether this one can.
+        let is_of_use = mark.cursor != Cursor::default() && mark.version == VERSION;
         Ok(is_of_use.then_some(mark))
     }
 }
@@ -248,13 +276,26 @@ mod tests {
     fn a_record_is_read_as_written_and_other_formats_are_refused() {
         let record = Record { id: OWN, shards: 4, segment_bytes: 65536 };
         assert_eq!(Record::read(&record.to_bytes()), Ok(record));
-        let newer = Record::read(br#"{"format":2,"name":"x"}"#).unwrap_err();
-        assert_eq!(newer, RecordError::Format(2));
+        let newer = Record::read(br#"{"format":3,"name":"x"}"#).unwrap_err();
+        assert_eq!(newer, RecordError::Format(3));
         assert!(newer.to_string().contains("use a newer one"));
-        let no_id = br#"{"format":1,"id":"+7","shards":1,"segment_bytes":65536}"#;
-        for wrong in [&b"{}"[..], b"", br#"{"format":1}"#, no_id] {
+        let no_id = br#"{"format":2,"id":"+7","shards":1,"segment_bytes":65536}"#;
+        for wrong in [&b"{}"[..], b"", br#"{"format":2}"#, no_id] {
             assert!(matches!(Record::read(wrong), Err(RecordError::Malformed(_))));
         }
+    }
+
+    #[test]
+    fn a_record_of_the_old_format_is_read_by_those_who_ask_for_it_only() {
+        let id = "07".repeat(16);
+        let old = format!(r#"{{"format":1,"id":"{id}","shards":4,"segment_bytes":65536}}"#);
+        let error = Record::read(old.as_bytes()).unwrap_err();
+        assert_eq!(error, RecordError::Old);
+        assert!(error.to_string().contains("quelea cluster export"), "{error}");
+        let record = Record { id: OWN, shards: 4, segment_bytes: 65536 };
+        assert_eq!(Record::read_old(old.as_bytes()), Ok(record));
+        let error = Record::read_old(&record.to_bytes()).unwrap_err();
+        assert_eq!(error, RecordError::Format(2));
     }
 
     #[test]
@@ -272,15 +313,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_program_has_read_is_read_again_and_older_marks_have_no_version() {
+    fn what_a_program_of_another_version_has_read_is_read_again() {
         let newer = Mark { version: VERSION + 1, ..mark() };
         assert_eq!(Mark::admit(Some(&newer.to_bytes()), true, &OWN), Ok(None));
         let other = Mark::admit(Some(&newer.to_bytes()), true, &[8; 16]);
         assert!(matches!(other, Err(Foreign::Cluster { .. })));
-        let text = String::from_utf8(mark().to_bytes()).unwrap();
-        let before = text.replace(r#""version":1,"#, "");
-        assert_ne!(before, text);
-        assert_eq!(Mark::read(before.as_bytes()), Some(mark()));
+        // Of version 1: the first one was not written.
+        let id = "07".repeat(16);
+        let old = format!(
+            r#"{{"cluster":"{id}","cursor":{{"last":9,"epoch":2,"writer":5,"number":3,
+            "segments":{{"4":7}}}},"end":77}}"#
+        );
+        assert_eq!(Mark::read(old.as_bytes()).map(|mark| mark.version), Some(1));
+        assert_eq!(Mark::admit(Some(old.as_bytes()), true, &OWN), Ok(None));
+        let other = Mark::admit(Some(old.as_bytes()), true, &[8; 16]);
+        assert!(matches!(other, Err(Foreign::Cluster { .. })), "it must not be removed");
     }
 
     #[test]

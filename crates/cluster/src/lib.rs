@@ -1,4 +1,4 @@
-//! Nodes that are one broker: the journal of each shard is a replicated stream, one node writes,
+//! Nodes that are one broker: the journals of all shards are one replicated stream, one node writes,
 //! others follow.
 //!
 //! # What it does not know
@@ -11,7 +11,7 @@
 //! # Where to start reading
 //!
 //! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active, `writer.rs` for
-//! how a journal is appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
+//! how journals are appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
 //! `entry.rs` for what a node is refused for at its start, `files.rs` for the small files.
 //!
 //! # Invariants
@@ -21,10 +21,12 @@
 //! - A commit is reported when a quorum has all of it, never before.
 //! - Bytes leave to clients only under a lease that held after all that led to them.
 
+mod commits;
 mod effect;
 mod entry;
 mod files;
 mod lease;
+mod log;
 mod node;
 mod sequencer;
 mod wire;
@@ -34,10 +36,13 @@ pub use effect::{
     ANSWER_MS_MAX, Answer, Body, Effect, LeaseAnswer, LeaseRequest, Request, RequestId, Role,
     Sequence, ShardId,
 };
-pub use entry::{FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
+pub use entry::{CARRY_OVER, FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
 pub use files::{FileFault, FileStep, FileTask, file_value, read_file};
 pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
+pub use log::ShardLog;
 pub use node::{Node, Settings, StreamStatus};
 pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};
-pub use wire::{ClusterId, Content, Header, Message, Origin, Piece, VERSION, WireError, decode};
-pub use writer::{APPENDS_MAX, MESSAGE_BYTES_MAX};
+pub use wire::{
+    CELL, ClusterId, Content, Header, Message, Origin, Piece, Portion, VERSION, WireError, decode,
+};
+pub use writer::{APPENDS_MAX, MESSAGE_BYTES_MAX, SPAN_FACTOR, span_bytes_min};

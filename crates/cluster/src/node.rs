@@ -1,12 +1,12 @@
-//! A node of a cluster: its lease, and for each shard the reading or the writing of its stream.
+//! A node of a cluster: its lease, and the reading or the writing of the stream of all shards.
 //!
 //! ```text
-//! Standby     follows all streams; polls the lease
+//! Standby     follows the stream; polls the lease
 //!   | the lease is free, and this node has all messages: compare-and-set
-//! Claiming    appends a claim to each stream, behind the last message it has read; goes on reading
-//!   | all claims have come back by the streams
+//! Claiming    appends a claim to the stream, behind the last message it has read; goes on reading
+//!   | the claim has come back by the stream
 //! Active      the journals write, with the lease renewed
-//!   | released            | lease lost, a stream has another writer, the local copy fails
+//!   | released            | lease lost, the stream has another writer, a local copy fails
 //! Released              Ended
 //! ```
 //!
@@ -19,11 +19,12 @@ use crate::effect::{
     Answer, Body, Effect, LeaseAnswer, Request, RequestId, Role, Sequence, ShardId,
 };
 use crate::lease::{Identity, Lease, LeaseValue, Standing, Timing};
+use crate::log::ShardLog;
 use crate::sequencer::{Cursor, Sequencer, Unreadable, Verdict};
-use crate::wire::{self, ClusterId, Header, Origin};
+use crate::wire::{self, CELL, ClusterId, Header, Origin};
 use crate::writer::{RETRY_MS, Wish, Writer};
 
-/// How often a stream's end is asked for while the node is not known to have caught up.
+/// How often the stream's end is asked for while the node is not known to have caught up.
 const MEASURE_MS: u64 = 500;
 
 /// The same, once it has.
@@ -44,6 +45,8 @@ pub struct Settings {
     /// Random for each start.
     pub seed: u64,
     pub timing: Timing,
+    /// So much of the stream a shard may keep that writes little, however little is live.
+    pub span_bytes_min: u64,
 }
 
 /// See the module.
@@ -52,14 +55,14 @@ pub struct Node {
     settings: Settings,
     lease: Lease,
     role: Role,
-    shards: Vec<Stream>,
+    stream: Stream,
     effects: Vec<Effect>,
     wishes: Vec<Wish>,
     now_ms: u64,
     wall_ms: u64,
 }
 
-/// One shard's stream.
+/// The stream of all shards.
 #[derive(Debug)]
 struct Stream {
     sequencer: Sequencer,
@@ -89,16 +92,18 @@ struct Claim {
     is_seen: bool,
 }
 
-/// How a stream stands, for those who look.
+/// How the stream stands for a shard, for those who look.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamStatus {
-    /// Of the last message that this node has read or written.
+    /// Of the last message that this node has read or written for the shard.
     pub last: Sequence,
     /// The last message that the stream is known to have.
     pub end: Option<Sequence>,
     pub has_caught_up: bool,
     /// Wall clock of the writer of the last message that counts.
     pub last_sent_at_ms: u64,
+    /// Bytes of the stream from the beginning of the shard's oldest segment on.
+    pub span_bytes: u64,
     /// Why the engine takes nothing, if so.
     pub unavailable: Option<String>,
     /// Why it cannot be read.
@@ -109,22 +114,17 @@ impl Node {
     /// A standby. `cursors`: of each shard where its local copy ends; a default one where there is
     /// none.
     pub fn new(settings: Settings, cursors: Vec<Cursor>, now_ms: u64) -> Self {
-        let mut node = Self {
+        let sequencer = Sequencer::resume(settings.cluster, cursors);
+        Self {
             lease: Lease::new(settings.identity.clone(), settings.timing),
             role: Role::Standby,
-            shards: Vec::new(),
-            effects: Vec::new(),
+            effects: vec![Effect::Follow(sequencer.last() + 1)],
+            stream: Stream::new(sequencer),
             wishes: Vec::new(),
             now_ms,
             wall_ms: 0,
             settings,
-        };
-        for (shard, cursor) in cursors.into_iter().enumerate() {
-            let sequencer = Sequencer::resume(node.settings.cluster, cursor);
-            node.effects.push(Effect::Follow(shard as ShardId, sequencer.last() + 1));
-            node.shards.push(Stream::new(sequencer));
         }
-        node
     }
 
     /// The effects since the last call, to be carried out in their order.
@@ -157,26 +157,29 @@ impl Node {
     }
 
     /// Where a shard's local copy ends, to be kept beside it. `None`: within a batch that this
-    /// node writes.
+    /// node writes, or in front of what the copy has.
     pub fn cursor(&self, shard: ShardId) -> Option<Cursor> {
-        let stream = self.shards.get(usize::from(shard))?;
-        match &stream.writer {
-            Some(writer) => writer.cursor(),
-            None => Some(stream.sequencer.cursor()),
+        match &self.stream.writer {
+            Some(writer) => writer.cursor(shard),
+            None => self.stream.sequencer.cursor(shard),
         }
     }
 
-    /// How each stream stands.
+    /// How the stream stands, for each shard.
     pub fn streams(&self) -> impl Iterator<Item = StreamStatus> {
-        self.shards.iter().map(Stream::status)
+        let shards = 0..self.stream.sequencer.logs().count() as ShardId;
+        shards.map(|shard| self.stream.status(shard))
+    }
+
+    /// How much of the stream a shard may keep, if this node writes it and knows.
+    pub fn span_bytes_max(&self) -> Option<u64> {
+        self.stream.writer.as_ref()?.span_bytes_max()
     }
 
     /// The journal of the shard does not need the segments below any more. For standbys: it keeps
-    /// what the node remembers of a stream small.
+    /// what the node remembers of the stream small.
     pub fn forget_segments_below(&mut self, shard: ShardId, oldest: u32) {
-        if let Some(stream) = self.shards.get_mut(usize::from(shard)) {
-            stream.sequencer.forget_segments_below(oldest);
-        }
+        self.stream.sequencer.forget_segments_below(shard, oldest);
     }
 
     /// Does what is due. `now_ms`: of a clock that never goes back and goes on while the machine is
@@ -192,8 +195,8 @@ impl Node {
         if self.is_over() {
             return None;
         }
-        let streams = self.shards.iter().filter_map(|stream| stream.next_deadline(&self.role));
-        streams.chain(self.lease.next_deadline()).min()
+        let stream = self.stream.next_deadline(&self.role);
+        stream.into_iter().chain(self.lease.next_deadline()).min()
     }
 
     /// Takes the answer of the key-value store.
@@ -203,14 +206,13 @@ impl Node {
         self.work();
     }
 
-    /// Takes the answer of a stream.
-    pub fn on_answer(&mut self, shard: ShardId, id: RequestId, answer: Answer, now_ms: u64) {
+    /// Takes the answer of the stream.
+    pub fn on_answer(&mut self, id: RequestId, answer: Answer, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
-        let (now_ms, place) = (self.now_ms, usize::from(shard));
-        let Some(stream) = self.shards.get_mut(place) else { return };
+        let (now_ms, stream) = (self.now_ms, &mut self.stream);
         if let Some(writer) = &mut stream.writer {
             writer.on_answer(id, answer, now_ms, &mut self.wishes);
-            self.grant_wishes(shard);
+            self.grant_wishes();
         } else if stream.claim.asked.take_if(|asked| *asked == id).is_some() {
             // Whether it was stored is seen in the stream.
             stream.claim.at_ms = now_ms + RETRY_MS;
@@ -222,49 +224,63 @@ impl Node {
         self.work();
     }
 
-    /// Takes the next message of a stream that is followed.
-    pub fn on_message(&mut self, shard: ShardId, sequence: Sequence, body: &Body, now_ms: u64) {
+    /// Takes the next message of the stream that is followed.
+    pub fn on_message(&mut self, sequence: Sequence, body: &Body, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
-        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
+        let stream = &mut self.stream;
         if stream.writer.is_some() || stream.fault.is_some() {
             return;
         }
         match stream.sequencer.on_message(sequence, body) {
-            Ok(Verdict::Counts) => self.effects.push(Effect::Apply(shard, sequence, body.clone())),
+            Ok(Verdict::Counts(portions)) => {
+                let applied = portions.into_iter().map(|it| Effect::Apply(sequence, it));
+                self.effects.extend(applied);
+            }
             Ok(Verdict::Claim(origin)) => {
-                self.effects.push(Effect::NewWriter(shard, sequence));
-                self.on_claim(shard, origin);
+                let readers = stream.sequencer.readers_of(sequence);
+                self.effects.extend(readers.map(|shard| Effect::NewWriter(shard, sequence)));
+                self.on_claim(origin);
             }
             Ok(Verdict::Void) => {}
             // It was delivered before.
             Err(Unreadable::Gap(found, last)) if found <= last => {}
-            Err(Unreadable::Gap(..)) => self.start_over(shard),
+            Err(Unreadable::Gap(found, _)) => {
+                let lacking = stream.sequencer.lacking_before(found);
+                lacking.into_iter().for_each(|shard| self.begin_copy_again(shard));
+                self.read_again();
+            }
             Err(fault) => stream.fault = Some(fault.to_string()),
         }
         self.work();
     }
 
-    /// The local copy of a shard cannot be used: it is read again from the stream's beginning.
+    /// The local copy of a shard cannot be used: the stream is read again from its beginning. The
+    /// other shards skip what they have.
     pub fn start_over(&mut self, shard: ShardId) {
-        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
-        if stream.writer.is_some() {
-            return;
-        }
-        *stream = Stream::new(Sequencer::new(self.settings.cluster));
-        self.effects.push(Effect::StartOver(shard));
-        self.effects.push(Effect::Follow(shard, 1));
-        // To read it all takes too long for a node that keeps the lease from others.
-        if matches!(self.role, Role::Claiming { .. }) {
-            self.end(format!("the local copy of shard {shard} must be rebuilt"));
+        if self.stream.writer.is_none() {
+            self.begin_copy_again(shard);
+            self.read_again();
         }
     }
 
-    /// What stands in a stream is no journal. The node will not be active.
-    pub fn on_refused(&mut self, shard: ShardId, why: String) {
-        if let Some(stream) = self.shards.get_mut(usize::from(shard)) {
-            stream.fault = Some(why);
-            self.work();
+    fn begin_copy_again(&mut self, shard: ShardId) {
+        self.stream.sequencer.start_over(shard);
+        self.effects.push(Effect::StartOver(shard));
+    }
+
+    fn read_again(&mut self) {
+        self.stream = Stream::new(self.stream.sequencer.clone());
+        self.effects.push(Effect::Follow(1));
+        // To read it all takes too long for a node that keeps the lease from others.
+        if matches!(self.role, Role::Claiming { .. }) {
+            self.end("a local copy must be rebuilt".to_owned());
         }
+    }
+
+    /// What the stream holds of a shard is no journal. The node will not be active.
+    pub fn on_refused(&mut self, shard: ShardId, why: &str) {
+        self.stream.fault = Some(format!("shard {shard}: {why}"));
+        self.work();
     }
 
     /// The local copy cannot be written.
@@ -272,13 +288,13 @@ impl Node {
         self.end(format!("the local copy cannot be written: {why}"));
     }
 
-    /// Takes a command of a shard's journal. Only an active node's journals may give some.
-    pub fn submit(&mut self, shard: ShardId, command: Command, now_ms: u64) {
+    /// Takes a command of a shard's journal, of which so many bytes are live. Only an active node's
+    /// journals may give some.
+    pub fn submit(&mut self, shard: ShardId, command: Command, live_bytes: u64, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
-        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
-        let Some(writer) = &mut stream.writer else { return };
-        writer.submit(command, &mut self.wishes);
-        self.grant_wishes(shard);
+        let Some(writer) = &mut self.stream.writer else { return };
+        writer.submit(shard, command, live_bytes, &mut self.wishes);
+        self.grant_wishes();
         self.work();
     }
 
@@ -295,13 +311,12 @@ impl Node {
         matches!(self.role, Role::Ended(_) | Role::Released)
     }
 
-    fn on_claim(&mut self, shard: ShardId, origin: Origin) {
-        let Some(stream) = self.shards.get_mut(usize::from(shard)) else { return };
+    fn on_claim(&mut self, origin: Origin) {
         let Role::Claiming { epoch } = self.role else { return };
         if origin == self.settings.origin(epoch) {
-            stream.claim.is_seen = true;
+            self.stream.claim.is_seen = true;
         } else if origin.epoch > epoch {
-            self.end(format!("a stream was claimed with epoch {}", origin.epoch));
+            self.end(format!("the stream was claimed with epoch {}", origin.epoch));
         }
     }
 
@@ -309,19 +324,19 @@ impl Node {
         if self.is_over() {
             return;
         }
-        self.work_streams();
+        self.work_stream();
         self.work_lease();
         self.follow_lease();
         if matches!(self.role, Role::Claiming { .. }) {
-            self.finish_claims();
+            self.finish_claim();
         }
     }
 
     fn work_lease(&mut self) {
         let is_standby = self.role == Role::Standby;
-        let epochs = self.shards.iter().filter_map(|stream| stream.sequencer.current());
-        let epoch_min = epochs.map(|header| header.origin.epoch).max().unwrap_or(0);
-        let is_fit = self.shards.iter().all(|it| it.has_caught_up && it.fault.is_none());
+        let current = self.stream.sequencer.current();
+        let epoch_min = current.map_or(0, |header| header.origin.epoch);
+        let is_fit = self.stream.has_caught_up && self.stream.fault.is_none();
         self.lease.want(is_standby && is_fit, epoch_min);
         let mut asked = Vec::new();
         self.lease.work(self.now_ms, &mut asked);
@@ -340,59 +355,51 @@ impl Node {
         }
     }
 
-    fn finish_claims(&mut self) {
+    fn finish_claim(&mut self) {
         let Role::Claiming { epoch } = self.role else { return };
         let is_held = self.lease.acting_until_ms() > self.now_ms;
-        if !is_held || !self.shards.iter().all(|stream| stream.claim.is_seen) {
+        if !is_held || !self.stream.claim.is_seen {
             return;
         }
-        let origin = self.settings.origin(epoch);
-        for (shard, stream) in self.shards.iter_mut().enumerate() {
-            let (last, segments) = (stream.sequencer.last(), stream.sequencer.segments().clone());
-            stream.writer = Some(Writer::new(origin, last, segments));
-            self.effects.push(Effect::Unfollow(shard as ShardId));
-        }
+        let (origin, sequencer) = (self.settings.origin(epoch), &self.stream.sequencer);
+        let (last, logs) = (sequencer.last(), sequencer.logs().cloned());
+        self.stream.writer = Some(Writer::new(origin, last, logs, self.settings.span_bytes_min));
+        self.effects.push(Effect::Unfollow);
         self.set_role(Role::Active { epoch });
     }
 
-    fn work_streams(&mut self) {
-        for place in 0..self.shards.len() {
-            let shard = place as ShardId;
-            let stream = &mut self.shards[place];
-            if let Some(writer) = &mut stream.writer {
-                writer.work(self.now_ms, self.wall_ms, &mut self.wishes);
-                self.grant_wishes(shard);
-            } else if let Role::Claiming { epoch } = self.role {
-                let header = Header {
-                    origin: self.settings.origin(epoch),
-                    number: 0,
-                    sent_at_ms: self.wall_ms,
-                };
-                let body = || wire::claim(&header, &self.settings.identity.node).into();
-                let asked = stream.claim(self.now_ms, body);
-                self.effects.extend(asked.map(|(id, request)| Effect::Ask(shard, id, request)));
-            } else {
-                let asked = stream.measure(self.now_ms);
-                self.effects.extend(asked.map(|(id, request)| Effect::Ask(shard, id, request)));
-            }
+    fn work_stream(&mut self) {
+        let stream = &mut self.stream;
+        if let Some(writer) = &mut stream.writer {
+            writer.work(self.now_ms, self.wall_ms, &mut self.wishes);
+            self.grant_wishes();
+        } else if let Role::Claiming { epoch } = self.role {
+            let origin = self.settings.origin(epoch);
+            let header = Header { origin, number: 0, sent_at_ms: self.wall_ms, cell: CELL };
+            let body = || wire::claim(&header, &self.settings.identity.node).into();
+            let asked = stream.claim(self.now_ms, body);
+            self.effects.extend(asked.map(|(id, request)| Effect::Ask(id, request)));
+        } else {
+            let asked = stream.measure(self.now_ms);
+            self.effects.extend(asked.map(|(id, request)| Effect::Ask(id, request)));
         }
-        let fenced = self.shards.iter().find_map(|stream| stream.writer.as_ref()?.fenced());
+        let fenced = self.stream.writer.as_ref().and_then(Writer::fenced);
         if let Some(fault) = fenced {
             self.end(fault.detail.clone());
         }
         // Others may be able to read what this node cannot.
-        let unread = self.shards.iter().find_map(|stream| stream.fault.clone());
-        if let (Some(fault), Role::Claiming { .. }) = (unread, &self.role) {
-            self.end(fault);
+        if let (Some(fault), Role::Claiming { .. }) = (&self.stream.fault, &self.role) {
+            self.end(fault.clone());
         }
     }
 
-    fn grant_wishes(&mut self, shard: ShardId) {
+    fn grant_wishes(&mut self) {
         let effects = self.wishes.drain(..).map(|wish| match wish {
-            Wish::Ask(id, request) => Effect::Ask(shard, id, request),
-            Wish::Store(sequence, body) => Effect::Store(shard, sequence, body),
-            Wish::Background(command) => Effect::Background(shard, command),
-            Wish::Done(completion) => Effect::Done(shard, completion),
+            Wish::Ask(id, request) => Effect::Ask(id, request),
+            Wish::Store(sequence, portion) => Effect::Store(sequence, portion),
+            Wish::Background(shard, command) => Effect::Background(shard, command),
+            Wish::Done(shard, completion) => Effect::Done(shard, completion),
+            Wish::Renew(shard, segment) => Effect::Renew(shard, segment),
         });
         self.effects.extend(effects);
     }
@@ -429,15 +436,23 @@ impl Stream {
         }
     }
 
-    fn status(&self) -> StreamStatus {
+    fn status(&self, shard: ShardId) -> StreamStatus {
         let last_sent_at_ms = self.sequencer.current().map_or(0, |header| header.sent_at_ms);
         StreamStatus {
-            last: self.writer.as_ref().map_or(self.sequencer.last(), Writer::last),
+            last: self.writer.as_ref().map_or(self.sequencer.last_of(shard), Writer::last),
             end: self.end,
             has_caught_up: self.has_caught_up,
             last_sent_at_ms,
+            span_bytes: self.log(shard).map_or(0, ShardLog::span),
             unavailable: self.writer.as_ref().and_then(Writer::unavailable).map(str::to_owned),
             fault: self.fault.clone(),
+        }
+    }
+
+    fn log(&self, shard: ShardId) -> Option<&ShardLog> {
+        match &self.writer {
+            Some(writer) => writer.log(shard),
+            None => self.sequencer.logs().nth(shard.into()),
         }
     }
 
@@ -467,11 +482,11 @@ impl Stream {
     }
 
     fn on_end(&mut self, last: Sequence) {
-        let read = self.sequencer.last();
+        let read = self.sequencer.furthest();
         self.end = Some(last);
         if read <= last {
             self.measuring.short = 0;
-            self.has_caught_up &= last - read <= LAG_MESSAGES_MAX;
+            self.has_caught_up &= last - self.sequencer.last() <= LAG_MESSAGES_MAX;
             return;
         }
         // It had these messages when they were read, unless this is a local copy of another life.

@@ -1,17 +1,22 @@
-//! The messages of a stream: the writes of a journal, packed.
+//! The messages of a stream: the writes of all journals of a cell, packed.
 //!
 //! ```text
 //! magic "QJ"  version u8  kind u8  pieces u16
-//! cluster [u8; 16]  epoch u64  writer u64  number u64  sent_at_ms u64
+//! cluster [u8; 16]  epoch u64  writer u64  number u64  sent_at_ms u64  cell u16
 //! content     kind 1, claim: the name of the node
-//!             kind 2, pieces: tag u8, segment u32, offset u32, len u32, bytes; again and again
+//!             kind 2, pieces: tag u8, shard u16, segment u32, offset u32, len u32, bytes; again
 //! crc u32     CRC-32C of all before
 //! ```
 //!
-//! All numbers are little-endian. A message never holds writes to two segments: the first message
-//! of a segment begins with its header, and the stream can be purged up to there.
+//! All numbers are little-endian. The pieces of a shard are in the order of its journal. Those of
+//! different shards have no order among each other.
+//!
+//! Version 1 had a stream for each shard. Its header has no cell, and its pieces name no shard.
 
 use storage::{Step, checksum};
+
+use crate::effect::{Body, ShardId};
+use crate::entry::CARRY_OVER;
 
 /// Names one cluster for ever. Random, made by `cluster init`.
 pub type ClusterId = [u8; 16];
@@ -34,6 +39,8 @@ pub struct Header {
     pub number: u64,
     /// Wall clock of the writer, in milliseconds since the Unix epoch. For display only.
     pub sent_at_ms: u64,
+    /// Whose shards the pieces are of. A cluster has one cell today: [`CELL`].
+    pub cell: u16,
 }
 
 /// A message as read.
@@ -48,8 +55,8 @@ pub struct Message<'a> {
 pub enum Content<'a> {
     /// From here on only this writer counts.
     Claim { node: &'a str },
-    /// Writes of the journal, in order.
-    Pieces(Vec<Piece<'a>>),
+    /// Writes of the journals of these shards, in order.
+    Pieces(Vec<(ShardId, Piece<'a>)>),
 }
 
 /// A write of the journal, or a part of one.
@@ -59,6 +66,72 @@ pub enum Piece<'a> {
     Manifest { offset: u32, bytes: &'a [u8] },
 }
 
+/// What a message holds of one shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Portion {
+    pub shard: ShardId,
+    body: Body,
+    pieces: Vec<Extent>,
+}
+
+impl Portion {
+    /// What a message holds of each shard; of a claim nothing.
+    ///
+    /// # Errors
+    ///
+    /// When it is no message, or not whole.
+    pub fn all_of(body: &Body) -> Result<Vec<Self>, WireError> {
+        match parse(body)?.1 {
+            Parsed::Claim { .. } => Ok(Vec::new()),
+            Parsed::Pieces(pieces) => Ok(portions(body, pieces)),
+        }
+    }
+
+    /// Its pieces, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        self.pieces.iter().map(|piece| piece.of(&self.body))
+    }
+
+    /// Bytes of the journal that it holds.
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.len as u64).sum()
+    }
+
+    /// The segments that begin in it.
+    pub(crate) fn begun(&self) -> impl Iterator<Item = u32> {
+        let begins = |piece: &&Extent| piece.tag == TAG_WRITE && piece.offset == 0;
+        self.pieces.iter().filter(begins).map(|piece| piece.segment)
+    }
+}
+
+/// Where a piece stands in its message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    shard: ShardId,
+    tag: u8,
+    segment: u32,
+    offset: u32,
+    at: usize,
+    len: usize,
+}
+
+impl Extent {
+    fn of<'a>(&self, body: &'a [u8]) -> Piece<'a> {
+        let Self { tag, segment, offset, .. } = *self;
+        let bytes = &body[self.at..self.at + self.len];
+        match tag {
+            TAG_MANIFEST => Piece::Manifest { offset, bytes },
+            _ => Piece::Write { segment, offset, bytes },
+        }
+    }
+}
+
+/// The content of a message, without the bytes of its pieces.
+pub(crate) enum Parsed<'a> {
+    Claim { node: &'a str },
+    Pieces(Vec<Extent>),
+}
+
 /// Why the bytes of a stream are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WireError {
@@ -66,6 +139,8 @@ pub enum WireError {
     Foreign,
     #[error("unknown version {0}: this program reads version {VERSION}; use a newer one")]
     Version(u8),
+    #[error("version {0} is of a cluster with a stream for each shard: {CARRY_OVER}")]
+    Older(u8),
     #[error("its checksum is wrong: the engine returned other bytes than were appended")]
     Checksum,
     #[error("its content is malformed")]
@@ -85,17 +160,51 @@ pub(crate) fn claim(header: &Header, node: &str) -> Vec<u8> {
 ///
 /// When it is not one, or not whole.
 pub fn decode(body: &[u8]) -> Result<Message<'_>, WireError> {
-    if body.len() < HEADER_BYTES + CRC_BYTES || body[..2] != MAGIC {
+    let (header, parsed) = parse(body)?;
+    let content = match parsed {
+        Parsed::Claim { node } => Content::Claim { node },
+        Parsed::Pieces(found) => {
+            Content::Pieces(found.iter().map(|piece| (piece.shard, piece.of(body))).collect())
+        }
+    };
+    Ok(Message { header, content })
+}
+
+/// Reads a message, and leaves its bytes where they are.
+pub(crate) fn parse(body: &[u8]) -> Result<(Header, Parsed<'_>), WireError> {
+    parse_form(body, &FORM)
+}
+
+/// The same for a message of version 1, of the stream of this shard.
+pub(crate) fn parse_old(body: &[u8], shard: ShardId) -> Result<(Header, Parsed<'_>), WireError> {
+    parse_form(
+        body,
+        &Form { version: OLD_VERSION, header_bytes: OLD_HEADER_BYTES, shard: Some(shard) },
+    )
+}
+
+/// How a version is laid out.
+struct Form {
+    version: u8,
+    header_bytes: usize,
+    /// Of all pieces; `None`: each names its own.
+    shard: Option<ShardId>,
+}
+
+fn parse_form<'a>(body: &'a [u8], form: &Form) -> Result<(Header, Parsed<'a>), WireError> {
+    if body.len() < form.header_bytes + CRC_BYTES || body[..2] != MAGIC {
         return Err(WireError::Foreign);
     }
-    if body[2] != VERSION {
-        return Err(WireError::Version(body[2]));
+    match body[2] {
+        version if version == form.version => {}
+        version if version < form.version => return Err(WireError::Older(version)),
+        version => return Err(WireError::Version(version)),
     }
     let (content, crc) = body.split_at(body.len() - CRC_BYTES);
     if crc != checksum(content).to_le_bytes() {
         return Err(WireError::Checksum);
     }
-    let (head, content) = content.split_at(HEADER_BYTES);
+    let (head, content) = content.split_at(form.header_bytes);
     let header = Header {
         origin: Origin {
             cluster: array(&head[6..22]),
@@ -104,102 +213,110 @@ pub fn decode(body: &[u8]) -> Result<Message<'_>, WireError> {
         },
         number: u64::from_le_bytes(array(&head[38..46])),
         sent_at_ms: u64::from_le_bytes(array(&head[46..54])),
+        cell: head.get(54..56).map_or(CELL, |cell| u16::from_le_bytes(array(cell))),
     };
     let count = u16::from_le_bytes(array(&head[4..6]));
-    let content = match head[3] {
+    let parsed = match head[3] {
         KIND_CLAIM if count == 0 => {
             let node = std::str::from_utf8(content).map_err(|_| WireError::Content)?;
-            Content::Claim { node }
+            Parsed::Claim { node }
         }
-        KIND_PIECES => Content::Pieces(pieces(content, count)?),
+        KIND_PIECES => Parsed::Pieces(extents(content, count, form)?),
         _ => return Err(WireError::Content),
     };
-    Ok(Message { header, content })
+    Ok((header, parsed))
 }
 
-fn pieces(mut rest: &[u8], count: u16) -> Result<Vec<Piece<'_>>, WireError> {
-    let mut found: Vec<Piece<'_>> = Vec::new();
+fn extents(content: &[u8], count: u16, form: &Form) -> Result<Vec<Extent>, WireError> {
+    let named_bytes = if form.shard.is_some() { 0 } else { SHARD_BYTES };
+    let head_bytes = PIECE_BYTES - SHARD_BYTES + named_bytes;
+    let mut found: Vec<Extent> = Vec::new();
+    let mut rest = content;
     while !rest.is_empty() {
-        let (head, behind) = rest.split_at_checked(PIECE_BYTES).ok_or(WireError::Content)?;
-        let number = |at: usize| u32::from_le_bytes(array(&head[at..at + 4]));
-        let (segment, offset, len) = (number(1), number(5), number(9));
-        let (bytes, behind) = behind.split_at_checked(len as usize).ok_or(WireError::Content)?;
+        let (head, behind) = rest.split_at_checked(head_bytes).ok_or(WireError::Content)?;
+        let shard = form.shard.unwrap_or_else(|| ShardId::from_le_bytes(array(&head[1..3])));
+        let numbers = &head[1 + named_bytes..];
+        let number = |at: usize| u32::from_le_bytes(array(&numbers[at..at + 4]));
+        let (tag, segment, offset, len) = (head[0], number(0), number(4), number(8));
+        let (_, behind) = behind.split_at_checked(len as usize).ok_or(WireError::Content)?;
         offset.checked_add(len).ok_or(WireError::Content)?;
+        if !(tag == TAG_WRITE || tag == TAG_MANIFEST && segment == 0) {
+            return Err(WireError::Content);
+        }
+        let at = form.header_bytes + content.len() - rest.len() + head_bytes;
+        found.push(Extent { shard, tag, segment, offset, at, len: len as usize });
         rest = behind;
-        found.push(match head[0] {
-            TAG_WRITE => Piece::Write { segment, offset, bytes },
-            TAG_MANIFEST if segment == 0 => Piece::Manifest { offset, bytes },
-            _ => return Err(WireError::Content),
-        });
     }
-    if found.len() != usize::from(count) || found.is_empty() || has_two_segments(&found) {
-        return Err(WireError::Content);
+    match found.len() == usize::from(count) && !found.is_empty() {
+        true => Ok(found),
+        false => Err(WireError::Content),
     }
-    Ok(found)
 }
 
-fn has_two_segments(pieces: &[Piece<'_>]) -> bool {
-    let mut segments = pieces.iter().filter_map(|piece| match piece {
-        Piece::Write { segment, .. } => Some(*segment),
-        Piece::Manifest { .. } => None,
-    });
-    let first = segments.next();
-    segments.any(|segment| Some(segment) != first)
+/// What a message holds of each shard.
+pub(crate) fn portions(body: &Body, pieces: Vec<Extent>) -> Vec<Portion> {
+    let mut portions: Vec<Portion> = Vec::new();
+    for piece in pieces {
+        let shard = piece.shard;
+        match portions.iter_mut().find(|portion| portion.shard == shard) {
+            Some(portion) => portion.pieces.push(piece),
+            None => portions.push(Portion { shard, body: body.clone(), pieces: vec![piece] }),
+        }
+    }
+    portions
 }
 
 /// A message in the making.
 #[derive(Debug)]
 pub(crate) struct Packet {
     body: Vec<u8>,
-    pieces: u16,
-    /// The segment of its writes.
-    segment: Option<u32>,
+    pieces: Vec<Extent>,
     bytes_max: usize,
 }
 
 impl Packet {
     pub(crate) fn new(header: &Header, bytes_max: usize) -> Self {
-        Self { body: begin(header, KIND_PIECES), pieces: 0, segment: None, bytes_max }
+        Self { body: begin(header, KIND_PIECES), pieces: Vec::new(), bytes_max }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.pieces == 0
+        self.pieces.is_empty()
     }
 
-    /// The segment whose header it begins with.
-    pub(crate) const fn segment(&self) -> Option<u32> {
-        self.segment
-    }
-
-    /// Adds as much of a step as fits, from byte `from` on; says how much. 0: nothing fits.
-    pub(crate) fn add(&mut self, step: &Step, from: usize) -> usize {
+    /// Adds as much of a step of a shard as fits, from byte `from` on; says how much. 0: nothing
+    /// fits.
+    pub(crate) fn add(&mut self, shard: ShardId, step: &Step, from: usize) -> usize {
         let (tag, segment, offset, bytes) = match step {
             Step::Write { segment, offset, bytes } => (TAG_WRITE, *segment, *offset, bytes),
             Step::Manifest { offset, bytes } => (TAG_MANIFEST, 0, *offset, bytes),
             Step::Sync { .. } => return 0,
         };
-        let is_other = |known: u32| tag == TAG_WRITE && known != segment;
         let left = self.bytes_max.saturating_sub(self.body.len() + PIECE_BYTES + CRC_BYTES);
-        let len = (bytes.len() - from).min(left);
-        // A manifest is short, and only whole is it of use.
-        let is_cut = tag == TAG_MANIFEST && len < bytes.len();
-        if self.pieces == u16::MAX || self.segment.is_some_and(is_other) || len == 0 || is_cut {
+        let wanted = bytes.len() - from;
+        let len = wanted.min(left);
+        // A manifest is short, and only whole is it of use. A write is not cut for a scrap.
+        let least =
+            if tag == TAG_MANIFEST { wanted } else { wanted.min(self.bytes_max / CUT_PART) };
+        if self.pieces.len() == usize::from(u16::MAX) || len == 0 || len < least {
             return 0;
         }
-        if tag == TAG_WRITE {
-            self.segment = Some(segment);
-        }
+        let offset = offset + from as u32;
         self.body.push(tag);
-        self.body.extend_from_slice(&segment.to_le_bytes());
-        self.body.extend_from_slice(&(offset + from as u32).to_le_bytes());
-        self.body.extend_from_slice(&(len as u32).to_le_bytes());
+        self.body.extend_from_slice(&shard.to_le_bytes());
+        for number in [segment, offset, len as u32] {
+            self.body.extend_from_slice(&number.to_le_bytes());
+        }
+        let at = self.body.len();
         self.body.extend_from_slice(&bytes[from..from + len]);
-        self.pieces += 1;
+        self.pieces.push(Extent { shard, tag, segment, offset, at, len });
         len
     }
 
-    pub(crate) fn finish(self) -> Vec<u8> {
-        end(self.body, self.pieces)
+    /// The message, and what it holds of each shard.
+    pub(crate) fn finish(self) -> (Body, Vec<Portion>) {
+        let body = Body::from(end(self.body, self.pieces.len() as u16));
+        let portions = portions(&body, self.pieces);
+        (body, portions)
     }
 }
 
@@ -211,6 +328,7 @@ fn begin(header: &Header, kind: u8) -> Vec<u8> {
     for number in [header.origin.epoch, header.origin.writer, header.number, header.sent_at_ms] {
         body.extend_from_slice(&number.to_le_bytes());
     }
+    body.extend_from_slice(&header.cell.to_le_bytes());
     body
 }
 
@@ -227,16 +345,24 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     array
 }
 
-/// The version of the format that this program writes, and the only one that it reads.
-pub const VERSION: u8 = 1;
+/// The version of the format that this program writes, and the only one that nodes read.
+pub const VERSION: u8 = 2;
+/// The only cell of a cluster.
+pub const CELL: u16 = 0;
+const OLD_VERSION: u8 = 1;
 const MAGIC: [u8; 2] = *b"QJ";
 const KIND_CLAIM: u8 = 1;
 const KIND_PIECES: u8 = 2;
 const TAG_WRITE: u8 = 1;
 const TAG_MANIFEST: u8 = 2;
-const HEADER_BYTES: usize = 54;
-const PIECE_BYTES: usize = 13;
+const HEADER_BYTES: usize = 56;
+const OLD_HEADER_BYTES: usize = 54;
+const PIECE_BYTES: usize = 15;
+const SHARD_BYTES: usize = size_of::<ShardId>();
 const CRC_BYTES: usize = 4;
+/// The rest of a message that is smaller than this part of it does not cut a write in two.
+const CUT_PART: usize = 16;
+const FORM: Form = Form { version: VERSION, header_bytes: HEADER_BYTES, shard: None };
 
 #[cfg(test)]
 mod tests {
@@ -248,7 +374,7 @@ mod tests {
 
     fn header() -> Header {
         let origin = Origin { cluster: *b"0123456789abcdef", epoch: 7, writer: 99 };
-        Header { origin, number: 3, sent_at_ms: 1_700_000_000_000 }
+        Header { origin, number: 3, sent_at_ms: 1_700_000_000_000, cell: CELL }
     }
 
     fn write(segment: u32, offset: u32, bytes: &[u8]) -> Step {
@@ -257,33 +383,55 @@ mod tests {
 
     #[test]
     fn a_claim_survives_the_way_there_and_back() {
-        let body = claim(&header(), "node-1");
+        let header = Header { cell: 5, ..header() };
+        let body = claim(&header, "node-1");
         let read = decode(&body).unwrap();
-        assert_eq!(read, Message { header: header(), content: Content::Claim { node: "node-1" } });
+        assert_eq!(read, Message { header, content: Content::Claim { node: "node-1" } });
     }
 
     #[test]
     fn pieces_survive_and_are_cut_where_the_message_is_full() {
         let mut packet = Packet::new(&header(), 200);
-        assert_eq!(packet.add(&write(4, 100, &[1; 40]), 0), 40);
-        let rest = packet.add(&write(4, 140, &[2; 200]), 0);
+        assert_eq!(packet.add(3, &write(4, 100, &[1; 40]), 0), 40);
+        let rest = packet.add(2, &write(4, 140, &[2; 200]), 0);
         assert!((1..200).contains(&rest));
-        assert_eq!(packet.add(&write(4, 140, &[2; 200]), rest), 0);
-        let body = packet.finish();
+        assert_eq!(packet.add(2, &write(4, 140, &[2; 200]), rest), 0);
+        let (body, portions) = packet.finish();
         assert_eq!(body.len(), 200);
         let Content::Pieces(pieces) = decode(&body).unwrap().content else { panic!() };
-        assert_eq!(pieces[0], Piece::Write { segment: 4, offset: 100, bytes: &[1; 40] });
-        assert_eq!(pieces[1], Piece::Write { segment: 4, offset: 140, bytes: &vec![2; rest] });
+        assert_eq!(pieces[0], (3, Piece::Write { segment: 4, offset: 100, bytes: &[1; 40] }));
+        assert_eq!(pieces[1], (2, Piece::Write { segment: 4, offset: 140, bytes: &vec![2; rest] }));
+        assert_eq!(portions.iter().map(|it| it.shard).collect::<Vec<_>>(), [3, 2]);
     }
 
     #[test]
-    fn a_message_holds_writes_of_one_segment_only() {
+    fn a_message_holds_writes_of_several_shards_and_segments() {
         let mut packet = Packet::new(&header(), 64 << 10);
-        assert_eq!(packet.add(&write(4, 100, &[1; 40]), 0), 40);
-        assert_eq!(packet.add(&write(5, 0, &[1; 40]), 0), 0);
         let manifest = Step::Manifest { offset: 4096, bytes: Arc::new(vec![9; 112]) };
-        assert_eq!(packet.add(&manifest, 0), 112);
-        assert_eq!(packet.segment(), Some(4));
+        packet.add(1, &write(4, 100, &[1; 40]), 0);
+        packet.add(0, &write(9, 0, &[2; 50]), 0);
+        packet.add(1, &write(5, 0, &[3; 60]), 0);
+        packet.add(1, &manifest, 0);
+        let (body, portions) = packet.finish();
+        assert_eq!(Portion::all_of(&body).as_ref(), Ok(&portions), "as its writer knows it");
+        let first: Vec<Piece<'_>> = portions[0].pieces().collect();
+        let expected = [
+            Piece::Write { segment: 4, offset: 100, bytes: &[1; 40] },
+            Piece::Write { segment: 5, offset: 0, bytes: &[3; 60] },
+            Piece::Manifest { offset: 4096, bytes: &[9; 112] },
+        ];
+        assert_eq!((portions[0].shard, &first[..]), (1, &expected[..]));
+        assert_eq!(portions[0].begun().collect::<Vec<_>>(), [5]);
+        assert_eq!((portions[1].shard, portions[1].bytes()), (0, 50));
+        assert_eq!(portions[1].begun().collect::<Vec<_>>(), [9]);
+    }
+
+    #[test]
+    fn a_write_is_not_cut_for_a_scrap() {
+        let mut packet = Packet::new(&header(), 1600);
+        assert_eq!(packet.add(0, &write(4, 0, &[1; 1440]), 0), 1440);
+        assert_eq!(packet.add(1, &write(4, 0, &[1; 1440]), 0), 0, "70 bytes are left");
+        assert_eq!(packet.add(1, &write(4, 0, &[1; 60]), 0), 60, "what fits whole is taken");
     }
 
     #[test]
@@ -299,14 +447,44 @@ mod tests {
         assert_eq!(decode(&end(begin(&header(), KIND_PIECES), 0)), Err(WireError::Content));
     }
 
+    /// A message as version 1 wrote it, byte by byte.
+    const OLD: &str = "514a010201003031323334353637383961626364656607000000000000006300000000000000 \
+        03000000000000000068e5cf8b010000010400000064000000050000000102030405";
+
+    fn old_message() -> Vec<u8> {
+        let hex: String = OLD.split_whitespace().collect();
+        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let mut body: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let crc = checksum(&body);
+        body.extend_from_slice(&crc.to_le_bytes());
+        body
+    }
+
+    #[test]
+    fn a_message_of_version_1_is_refused_but_by_those_who_ask_for_it() {
+        let body = old_message();
+        let error = decode(&body).unwrap_err();
+        assert_eq!(error, WireError::Older(1));
+        assert!(error.to_string().contains("quelea cluster import"), "{error}");
+        let (read, Parsed::Pieces(extents)) = parse_old(&body, 6).unwrap() else { panic!() };
+        assert_eq!(read, header());
+        assert_eq!(extents.len(), 1);
+        let piece = (extents[0].shard, extents[0].of(&body));
+        assert_eq!(piece, (6, Piece::Write { segment: 4, offset: 100, bytes: &[1, 2, 3, 4, 5] }));
+        let newer = claim(&header(), "n");
+        assert!(matches!(parse_old(&newer, 6), Err(WireError::Version(VERSION))));
+    }
+
     proptest! {
         /// Whatever stands in the content, with a right checksum.
         #[test]
         fn no_content_makes_it_panic(content: Vec<u8>, kind in 0_u8..4, count: u16) {
             let mut body = begin(&header(), kind);
             body.extend_from_slice(&content);
-            let _ = decode(&end(body, count));
+            let body = Body::from(end(body, count));
+            assert_eq!(decode(&body).is_ok(), Portion::all_of(&body).is_ok());
             let _ = decode(&content);
+            let _ = parse_old(&content, 0);
         }
     }
 }

@@ -1,16 +1,18 @@
 //! The third driver of `storage::Command`: commits become fenced appends to a stream.
 //!
-//! A commit is packed into messages of at most [`MESSAGE_BYTES_MAX`]. [`APPENDS_MAX`] of them are
-//! under way at a time, each with the last sequence that it expects; what comes meanwhile goes into
-//! the next ones. A commit is reported as done when the engine has acknowledged all its messages
-//! and the local copy has them.
+//! The commits of all shards are packed into messages of at most [`MESSAGE_BYTES_MAX`].
+//! [`APPENDS_MAX`] of them are under way at a time, each with the last sequence that it expects;
+//! what comes meanwhile goes into the next ones. The shards take turns to be the first in a
+//! message, so a large commit of one does not hold up the others. A commit is reported as done when
+//! the engine has acknowledged all its messages and the local copy has them.
 //!
 //! # An append of unknown fate
 //!
 //! When the front append is not acknowledged, nothing further is sent until all that is under way
 //! has been answered, one way or the other. If the engine refused it for certain, and no append of
-//! it can arrive late, its commit is refused. Otherwise the message behind the last known one is
-//! read:
+//! it can arrive late, the commits in it are refused: of each shard that it does not continue a
+//! step of. What else was packed is packed again. Otherwise the message behind the last known one
+//! is read:
 //!
 //! - It is the front message: it was stored, and the next one is looked at in the same way.
 //! - There is none: the same message is sent again with the same expected sequence, and nothing
@@ -20,15 +22,22 @@
 //!   skipped. With two appends under way the second can be stored without the first: the message
 //!   of somebody else was stored in between, and made the second's expectation true. So the order
 //!   of numbers decides what counts (`sequencer.rs`), and the expected sequence only what is tried.
+//!
+//! # What is removed of the stream
+//!
+//! Messages before the oldest segment of all shards. A shard that writes little would keep all: when
+//! its oldest segment begins more than [`SPAN_FACTOR`] times the live bytes of the node before the
+//! end of the stream, its journal is asked to do without that segment.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
 
-use storage::{Command, CommandId, Completion, Fault, FaultKind, Outcome, Step};
+use storage::{Command, Completion, Fault, FaultKind};
 
-use crate::effect::{Answer, Body, Request, RequestId, Sequence};
+use crate::commits::{Commits, Part, refused};
+use crate::effect::{Answer, Body, Request, RequestId, Sequence, ShardId};
+use crate::log::ShardLog;
 use crate::sequencer::Cursor;
-use crate::wire::{self, Header, Origin, Packet};
+use crate::wire::{self, CELL, Header, Origin, Packet, Portion};
 
 /// Bytes of a message, larger writes are split. Measured: above this an engine's cost per byte
 /// does not fall any more.
@@ -36,6 +45,15 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Appends under way for one stream.
 pub const APPENDS_MAX: usize = 2;
+
+/// How much of the stream a shard may keep that writes little: so many times the live bytes of all
+/// shards. [`span_bytes_min`] is the least.
+pub const SPAN_FACTOR: u64 = 4;
+
+/// The least that a shard of a cluster may keep of the stream: what the journals are given anyhow.
+pub fn span_bytes_min(shards: ShardId, segment_bytes: u32) -> u64 {
+    SPAN_FACTOR * u64::from(shards) * u64::from(segment_bytes)
+}
 
 /// How long it waits before it asks or sends again what was not answered.
 pub(crate) const RETRY_MS: u64 = 200;
@@ -48,17 +66,15 @@ pub(crate) struct Writer {
     last: Sequence,
     /// Of the last message that counts.
     last_number: u64,
-    /// That message ends within a step.
-    is_cut: bool,
     /// Of the next message that is made.
     next_number: u64,
-    commits: VecDeque<Pending>,
+    shards: Vec<Shard>,
+    /// The shard that is the first in the next message.
+    first: usize,
     messages: VecDeque<Outgoing>,
     state: State,
     retry_at_ms: Option<u64>,
     next_request: u64,
-    /// Where each segment begins, of those whose beginning is known.
-    segments: BTreeMap<u32, Sequence>,
     purge: Purge,
     fenced: Option<Fault>,
     /// Why the engine takes nothing at present.
@@ -66,22 +82,20 @@ pub(crate) struct Writer {
     /// The end of the stream when it was measured last: until a message is stored behind it, one
     /// is sent at a time, and not at once.
     stalled_at: Option<Sequence>,
-    /// The last commit was refused: those behind it are skipped until one says `resume`.
-    skips: bool,
+    span_bytes_min: u64,
+    /// What they are may have changed since they were looked at.
+    looks_at_spans: bool,
 }
 
-/// A commit that is not done.
-#[derive(Debug)]
-struct Pending {
-    id: CommandId,
-    steps: Vec<Step>,
-    /// Steps that are in messages wholly, and bytes of the next one.
-    packed: usize,
-    packed_bytes: usize,
-    /// Steps of which the stream has all.
-    done: usize,
-    /// Messages that hold a part of it and are not stored.
-    open: usize,
+/// What a shard writes.
+#[derive(Debug, Default)]
+struct Shard {
+    commits: Commits,
+    log: ShardLog,
+    /// Of its journal, when it submitted something last. `None`: it has not yet.
+    live_bytes: Option<u64>,
+    /// Up to this segment the journal was asked to do without.
+    renewed: u32,
 }
 
 /// A message that is not known to be stored.
@@ -89,15 +103,9 @@ struct Pending {
 struct Outgoing {
     number: u64,
     body: Body,
-    /// Of the commit that it belongs to.
-    commit: CommandId,
-    /// Steps of that commit that are done with it.
-    steps_done: usize,
-    /// It begins within a step: what came before it cannot be taken back.
-    is_rest: bool,
-    /// It ends within a step.
-    is_cut: bool,
-    segment: Option<u32>,
+    /// Of the commits that it holds.
+    parts: Vec<Part>,
+    portions: Vec<Portion>,
     sent: Sent,
     /// An append of it was not answered, and may be stored at any time. A commit that was refused
     /// comes back in other messages under the same numbers: this one must not be among them.
@@ -140,36 +148,40 @@ struct Purge {
 #[derive(Debug)]
 pub(crate) enum Wish {
     Ask(RequestId, Request),
-    /// The stream has this message: the local copy gets it.
-    Store(Sequence, Body),
-    Background(Command),
-    Done(Completion),
+    /// The stream has this message: the local copy gets what is in it.
+    Store(Sequence, Portion),
+    Background(ShardId, Command),
+    Done(ShardId, Completion),
+    /// The journal is to do without its segments up to this one.
+    Renew(ShardId, u32),
 }
 
 impl Writer {
-    /// A writer whose claim is the last message. `segments`: where segments are known to begin.
+    /// A writer whose claim is the last message. `logs`: of each shard.
     pub(crate) fn new(
         origin: Origin,
         claimed: Sequence,
-        segments: BTreeMap<u32, Sequence>,
+        logs: impl IntoIterator<Item = ShardLog>,
+        span_bytes_min: u64,
     ) -> Self {
+        let shards = logs.into_iter().map(|log| Shard { log, ..Shard::default() });
         Self {
             origin,
             last: claimed,
             last_number: 0,
-            is_cut: false,
             next_number: 1,
-            commits: VecDeque::new(),
+            shards: shards.collect(),
+            first: 0,
             messages: VecDeque::new(),
             state: State::Sending,
             retry_at_ms: None,
             next_request: 0,
-            segments,
             purge: Purge::default(),
             fenced: None,
             unavailable: None,
             stalled_at: None,
-            skips: false,
+            span_bytes_min,
+            looks_at_spans: false,
         }
     }
 
@@ -188,46 +200,57 @@ impl Writer {
         self.last
     }
 
-    /// Where the local copy ends, if that is not within a batch.
-    pub(crate) fn cursor(&self) -> Option<Cursor> {
+    /// Where the segments of a shard begin.
+    pub(crate) fn log(&self, shard: ShardId) -> Option<&ShardLog> {
+        self.shards.get(usize::from(shard)).map(|shard| &shard.log)
+    }
+
+    /// Where the local copy of a shard ends, if that is not within a step.
+    pub(crate) fn cursor(&self, shard: ShardId) -> Option<Cursor> {
         let Origin { epoch, writer, .. } = self.origin;
-        (!self.is_cut).then(|| Cursor {
+        let shard = self.shards.get(usize::from(shard))?;
+        (!shard.commits.is_cut()).then(|| Cursor {
             last: self.last,
             epoch,
             writer,
             number: self.last_number,
-            segments: self.segments.clone(),
+            log: shard.log.clone(),
         })
     }
 
-    /// Takes a command of the journal.
-    pub(crate) fn submit(&mut self, command: Command, out: &mut Vec<Wish>) {
+    /// Takes a command of a shard's journal, of which so many bytes are live.
+    pub(crate) fn submit(
+        &mut self,
+        number: ShardId,
+        command: Command,
+        live_bytes: u64,
+        out: &mut Vec<Wish>,
+    ) {
+        let Some(shard) = self.shards.get_mut(usize::from(number)) else { return };
+        self.looks_at_spans |= shard.live_bytes.replace(live_bytes) != Some(live_bytes);
         match command {
             Command::Commit { id, steps, resume } => {
-                self.skips &= !resume;
-                if let Some(fault) = &self.fenced {
-                    out.push(refused(id, 0, fault.clone()));
-                } else if self.skips {
-                    let detail = "a write before it was refused".to_owned();
-                    out.push(refused(id, 0, Fault { kind: FaultKind::Skipped, detail }));
-                } else {
-                    let (packed, packed_bytes, done, open) = (0, 0, 0, 0);
-                    self.commits.push_back(Pending { id, steps, packed, packed_bytes, done, open });
-                }
+                let refusal = match &self.fenced {
+                    Some(fault) => Some(refused(id, 0, fault.clone())),
+                    None => shard.commits.submit(id, steps, resume),
+                };
+                out.extend(refusal.map(|refusal| Wish::Done(number, refusal)));
             }
             Command::Delete { segment, .. } | Command::Recycle { from: segment, .. } => {
-                self.want_purge(segment);
-                out.push(Wish::Background(command));
+                shard.log.forget_below(segment + 1);
+                self.want_purge();
+                out.push(Wish::Background(number, command));
             }
-            Command::Create { .. } | Command::Read { .. } => out.push(Wish::Background(command)),
+            Command::Create { .. } | Command::Read { .. } => {
+                out.push(Wish::Background(number, command));
+            }
         }
     }
 
-    fn want_purge(&mut self, segment: u32) {
-        self.segments = self.segments.split_off(&(segment + 1));
-        if let Some(begins) = self.segments.get(&(segment + 1)) {
-            self.purge.wanted = self.purge.wanted.max(*begins);
-        }
+    /// Each shard needs what follows the beginning of its oldest segment.
+    fn want_purge(&mut self) {
+        let needed = self.shards.iter().filter_map(|shard| shard.log.needed_from()).min();
+        self.purge.wanted = self.purge.wanted.max(needed.unwrap_or_default());
     }
 
     /// Sends what there is to send. `wall_ms` is stated in the messages.
@@ -236,6 +259,7 @@ impl Writer {
             return;
         }
         self.work_purge(now_ms, out);
+        self.renew(out);
         if self.retry_at_ms.is_some_and(|at_ms| at_ms > now_ms) {
             return;
         }
@@ -290,36 +314,28 @@ impl Writer {
 
     /// Makes the next message of what is committed. False: there is nothing more.
     fn pack(&mut self, sent_at_ms: u64) -> bool {
-        for commit in &mut self.commits {
-            commit.skip_syncs();
-            if commit.packed == commit.steps.len() {
-                continue;
-            }
-            let number = self.next_number;
-            let header = Header { origin: self.origin, number, sent_at_ms };
-            let is_rest = commit.packed_bytes > 0;
-            let mut packet = Packet::new(&header, MESSAGE_BYTES_MAX);
-            commit.fill(&mut packet);
-            if packet.is_empty() {
-                return false;
-            }
-            self.next_number += 1;
-            commit.open += 1;
-            self.messages.push_back(Outgoing {
-                number,
-                commit: commit.id,
-                steps_done: commit.packed,
-                is_rest,
-                is_cut: commit.packed_bytes > 0,
-                segment: packet.segment(),
-                body: Arc::from(packet.finish()),
-                sent: Sent::Not,
-                may_come_late: false,
-                refusal: None,
-            });
-            return true;
+        let number = self.next_number;
+        let header = Header { origin: self.origin, number, sent_at_ms, cell: CELL };
+        let mut packet = Packet::new(&header, MESSAGE_BYTES_MAX);
+        let mut parts: Vec<Part> = Vec::new();
+        let count = self.shards.len();
+        for place in (self.first..count).chain(0..self.first) {
+            self.shards[place].commits.pack(place as ShardId, &mut packet, &mut parts);
         }
-        false
+        let Some(first) = parts.first().filter(|_| !packet.is_empty()) else { return false };
+        self.first = (usize::from(first.shard) + 1) % count;
+        self.next_number += 1;
+        let (body, portions) = packet.finish();
+        self.messages.push_back(Outgoing {
+            number,
+            body,
+            parts,
+            portions,
+            sent: Sent::Not,
+            may_come_late: false,
+            refusal: None,
+        });
+        true
     }
 
     /// Takes the answer to a request.
@@ -387,8 +403,7 @@ impl Writer {
     /// All that was sent is answered, and something is not stored.
     fn settle(&mut self, out: &mut Vec<Wish>) {
         match self.messages.front().and_then(|front| front.refusal.clone()) {
-            Some(fault) if self.can_refuse() => {
-                self.refuse(&fault, out);
+            Some(fault) if self.is_gone() && self.refuse(&fault, out) => {
                 self.state = State::Sending;
             }
             Some(fault) => {
@@ -399,26 +414,33 @@ impl Writer {
         }
     }
 
-    /// Whether nothing of the front commit from its first message on is stored, nor will be, and it
-    /// does not go on with a step that was begun.
-    fn can_refuse(&self) -> bool {
+    /// Whether no message is stored, nor will be.
+    fn is_gone(&self) -> bool {
         let is_gone = |it: &Outgoing| !it.may_come_late && !matches!(it.sent, Sent::Stored(_));
-        self.messages.front().is_some_and(|it| !it.is_rest) && self.messages.iter().all(is_gone)
+        self.messages.iter().all(is_gone)
     }
 
-    /// Refuses a commit, and what was submitted behind it.
-    fn refuse(&mut self, fault: &Fault, out: &mut Vec<Wish>) {
-        self.next_number = self.messages.front().map_or(self.next_number, |it| it.number);
+    /// Refuses what the front message holds of each shard, and packs all else again. A step that
+    /// was begun in an earlier message has to be ended. False: the message holds nothing else.
+    fn refuse(&mut self, fault: &Fault, out: &mut Vec<Wish>) -> bool {
+        self.complete(out);
+        let Some(front) = self.messages.front() else { return false };
+        let is_meant = |(place, shard): (usize, &Shard)| {
+            let is_there = front.parts.iter().any(|part| usize::from(part.shard) == place);
+            (is_there && !shard.commits.is_cut()).then_some(place)
+        };
+        let meant: Vec<usize> = self.shards.iter().enumerate().filter_map(is_meant).collect();
+        if meant.is_empty() {
+            return false;
+        }
+        self.next_number = front.number;
         self.messages.clear();
-        let refused_commit = self.commits.front().map(|commit| (commit.id, commit.done));
-        if let Some((id, done)) = refused_commit {
-            out.push(refused(id, done, fault.clone()));
+        self.shards.iter_mut().for_each(|shard| shard.commits.unpack());
+        for place in meant {
+            let refusals = self.shards[place].commits.refuse(fault);
+            out.extend(refusals.into_iter().map(|it| Wish::Done(place as ShardId, it)));
         }
-        for commit in self.commits.drain(..).skip(1) {
-            let detail = "a write before it was refused".to_owned();
-            out.push(refused(commit.id, 0, Fault { kind: FaultKind::Skipped, detail }));
-        }
-        self.skips = true;
+        true
     }
 
     /// Takes those at the front that are stored.
@@ -431,28 +453,46 @@ impl Writer {
 
     fn on_front_stored(&mut self, sequence: Sequence, out: &mut Vec<Wish>) {
         let Some(message) = self.messages.pop_front() else { return };
-        (self.last, self.last_number, self.is_cut) = (sequence, message.number, message.is_cut);
+        (self.last, self.last_number) = (sequence, message.number);
         self.unavailable = None;
-        if let Some(segment) = message.segment {
-            self.segments.entry(segment).or_insert(sequence);
+        for part in &message.parts {
+            self.shards[usize::from(part.shard)].commits.note_stored(part);
         }
-        out.push(Wish::Store(sequence, message.body));
-        if let Some(commit) = self.commits.iter_mut().find(|it| it.id == message.commit) {
-            commit.open -= 1;
-            commit.done = message.steps_done;
+        for portion in message.portions {
+            let log = &mut self.shards[usize::from(portion.shard)].log;
+            portion.begun().for_each(|segment| log.begin(segment, sequence));
+            out.push(Wish::Store(sequence, portion));
+        }
+        self.shards.iter_mut().for_each(|shard| shard.log.pass(message.body.len()));
+        self.looks_at_spans = true;
+    }
+
+    /// How much of the stream a shard may keep. `None`: until all journals have written something
+    /// it is not known.
+    pub(crate) fn span_bytes_max(&self) -> Option<u64> {
+        let live: Option<u64> = self.shards.iter().map(|shard| shard.live_bytes).sum();
+        live.map(|live| (SPAN_FACTOR * live).max(self.span_bytes_min))
+    }
+
+    /// No shard keeps much more of the stream than the live bytes of all are worth. Once for each
+    /// segment: its journal does not forget.
+    fn renew(&mut self, out: &mut Vec<Wish>) {
+        let Some(span) = self.span_bytes_max().filter(|_| self.looks_at_spans) else { return };
+        self.looks_at_spans = false;
+        for (place, shard) in self.shards.iter_mut().enumerate() {
+            let found = shard.log.newest_behind(span).filter(|segment| *segment > shard.renewed);
+            let Some(segment) = found else { continue };
+            shard.renewed = segment;
+            out.push(Wish::Renew(place as ShardId, segment));
         }
     }
 
-    /// Reports the commits at the front that are done.
+    /// Reports the commits that are done, in the order of each shard.
     fn complete(&mut self, out: &mut Vec<Wish>) {
-        while let Some(commit) = self.commits.front_mut() {
-            commit.skip_syncs();
-            if commit.open > 0 || commit.packed < commit.steps.len() {
-                return;
+        for (place, shard) in self.shards.iter_mut().enumerate() {
+            while let Some(completion) = shard.commits.take_done() {
+                out.push(Wish::Done(place as ShardId, completion));
             }
-            let outcome = Outcome::Committed { steps_done: commit.steps.len(), fault: None };
-            out.push(Wish::Done(Completion { id: commit.id, outcome }));
-            self.commits.pop_front();
         }
     }
 
@@ -548,17 +588,19 @@ impl Writer {
     }
 
     fn end(&mut self, detail: String, out: &mut Vec<Wish>) {
-        self.fence(detail);
-        let fault = self.fenced.clone();
-        for commit in self.commits.drain(..) {
-            out.extend(fault.clone().map(|fault| refused(commit.id, commit.done, fault)));
+        let fault = self.fence(detail);
+        for (place, shard) in self.shards.iter_mut().enumerate() {
+            let refusals = shard.commits.end(&fault);
+            out.extend(refusals.into_iter().map(|it| Wish::Done(place as ShardId, it)));
         }
     }
 
-    fn fence(&mut self, detail: String) {
+    fn fence(&mut self, detail: String) -> Fault {
         let detail = format!("the stream has another writer: {detail}");
-        self.fenced = Some(Fault { kind: FaultKind::Fenced, detail });
+        let fault = Fault { kind: FaultKind::Fenced, detail };
+        self.fenced = Some(fault.clone());
         self.messages.clear();
+        fault
     }
 
     fn request_id(&mut self) -> RequestId {
@@ -570,40 +612,6 @@ impl Writer {
 /// Whether a message of `found` counts for nobody, once `current` has claimed the stream.
 pub(crate) fn is_void(found: &Origin, current: &Origin) -> bool {
     found.cluster == current.cluster && found.epoch < current.epoch
-}
-
-impl Pending {
-    /// A sync asks for no message: what was acknowledged is synced.
-    fn skip_syncs(&mut self) {
-        while matches!(self.steps.get(self.packed), Some(Step::Sync { .. })) {
-            self.packed += 1;
-        }
-    }
-
-    fn fill(&mut self, packet: &mut Packet) {
-        while let Some(step) = self.steps.get(self.packed) {
-            let added = packet.add(step, self.packed_bytes);
-            if added == 0 && !matches!(step, Step::Sync { .. }) {
-                return;
-            }
-            self.packed_bytes += added;
-            let is_whole = match step {
-                Step::Write { bytes, .. } | Step::Manifest { bytes, .. } => {
-                    self.packed_bytes == bytes.len()
-                }
-                Step::Sync { .. } => true,
-            };
-            if !is_whole {
-                return;
-            }
-            self.packed += 1;
-            self.packed_bytes = 0;
-        }
-    }
-}
-
-fn refused(id: CommandId, steps_done: usize, fault: Fault) -> Wish {
-    Wish::Done(Completion { id, outcome: Outcome::Committed { steps_done, fault: Some(fault) } })
 }
 
 #[cfg(test)]

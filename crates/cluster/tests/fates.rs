@@ -21,10 +21,15 @@ struct Lab {
     commits: u64,
 }
 
+fn settings(identity: Identity) -> Settings {
+    let timing = Timing::default();
+    Settings { cluster: [7; 16], identity, seed: 5, timing, span_bytes_min: 1 << 20 }
+}
+
 impl Lab {
     fn standby() -> Self {
         let identity = Identity { node: "n".into(), instance: 1, address: String::new() };
-        let settings = Settings { cluster: [7; 16], identity, seed: 5, timing: Timing::default() };
+        let settings = settings(identity);
         Self {
             node: Node::new(settings, vec![Cursor::default()], 0),
             now_ms: 0,
@@ -45,7 +50,7 @@ impl Lab {
                 Request::Ends => lab.answer(id, Answer::Ends { first: 1, last: 0 }),
                 Request::Append { after: 0, body } => {
                     lab.answer(id, Answer::Appended(1));
-                    lab.node.on_message(0, 1, &body, lab.now_ms);
+                    lab.node.on_message(1, &body, lab.now_ms);
                     lab.take_effects();
                 }
                 request => panic!("asked for {request:?}"),
@@ -64,7 +69,7 @@ impl Lab {
     }
 
     fn answer(&mut self, id: RequestId, answer: Answer) {
-        self.node.on_answer(0, id, answer, self.now_ms);
+        self.node.on_answer(id, answer, self.now_ms);
         self.take_effects();
     }
 
@@ -74,7 +79,7 @@ impl Lab {
         let is_done = effects.is_empty();
         for effect in effects {
             match effect {
-                Effect::Ask(_, id, request) => self.asked.push_back((id, request)),
+                Effect::Ask(id, request) => self.asked.push_back((id, request)),
                 Effect::AskLease(id, request) => {
                     let answer = match request {
                         _ if self.is_taken => LeaseAnswer::Unknown("lost".to_owned()),
@@ -98,7 +103,7 @@ impl Lab {
         let bytes = Arc::new(bytes.to_vec());
         let steps = vec![Step::Write { segment: 1, offset: 0, bytes }];
         let command = Command::Commit { id: CommandId(self.commits), steps, resume: true };
-        self.node.submit(0, command, self.now_ms);
+        self.node.submit(0, command, 0, self.now_ms);
         self.take_effects();
     }
 
@@ -231,7 +236,7 @@ fn a_standby_that_has_read_more_than_the_stream_has_is_not_to_be_active() {
     let cursor = Cursor { last: 50, epoch: 1, writer: 1, number: 49, ..Cursor::default() };
     let mut lab = Lab::standby();
     let identity = Identity { node: "n".into(), instance: 1, address: String::new() };
-    let settings = Settings { cluster: [7; 16], identity, seed: 5, timing: Timing::default() };
+    let settings = settings(identity);
     lab.node = Node::new(settings, vec![cursor], 0);
     lab.is_taken = true;
     say_end(&mut lab, 40, 1000);
@@ -254,7 +259,7 @@ fn a_node_that_cannot_read_the_rest_of_a_stream_gives_the_lease_up() {
             }
         }
     }
-    lab.node.on_message(0, 1, &b"no message of this program".as_slice().into(), lab.now_ms);
+    lab.node.on_message(1, &b"no message of this program".as_slice().into(), lab.now_ms);
     lab.pass(1);
     assert!(matches!(lab.role, Role::Ended(_)), "{:?}", lab.role);
 }

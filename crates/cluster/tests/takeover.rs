@@ -1,17 +1,33 @@
-//! Two nodes and an engine that loses, delays and forgets: what was reported as committed is in the
-//! stream, once and in order, whoever is active.
+//! Two nodes of three shards and an engine that loses, delays, refuses and forgets: what was reported
+//! as committed is in the stream, once and in the order of its shard, whoever is active.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::{
-    Answer, Body, Content, Cursor, Effect, Identity, LeaseAnswer, LeaseRequest, Node, Piece,
-    Request, RequestId, Role, Sequencer, Settings, Timing, Verdict, decode,
+    Answer, Body, Cursor, Effect, Identity, LeaseAnswer, LeaseRequest, Node, Piece, Request,
+    RequestId, Role, Sequencer, Settings, ShardId, Timing, Verdict,
 };
 use proptest::prelude::*;
-use storage::{Command, CommandId, Outcome, Step};
+use storage::{Command, CommandId, FaultKind, Outcome, Step};
 
 const CLUSTER: [u8; 16] = [7; 16];
+const SHARDS: usize = 3;
+
+/// A write: segment, offset and bytes.
+type Write = (u32, u32, Vec<u8>);
+
+/// Of one shard.
+#[derive(Default)]
+struct Journal {
+    /// Where the next write goes.
+    at: (u32, u32),
+    /// Commits under way, with what they write, in their order.
+    commits: BTreeMap<u64, Vec<Write>>,
+    /// What was refused, and has to come first.
+    refused: Vec<Write>,
+    resumes: bool,
+}
 
 /// One stream and one key.
 #[derive(Default)]
@@ -69,10 +85,7 @@ struct Member {
     late: Vec<Asked>,
     follows_from: Option<u64>,
     next_id: u64,
-    /// Where the next write of its journal goes.
-    at: (u32, u32),
-    /// Commits under way, with the bytes that they write.
-    commits: BTreeMap<u64, Vec<(u32, u32, Vec<u8>)>>,
+    journals: Vec<Journal>,
     is_paused: bool,
     now_ms: u64,
 }
@@ -81,15 +94,15 @@ impl Member {
     fn new(name: &str, instance: u64) -> Self {
         let identity = Identity { node: name.into(), instance, address: String::new() };
         let seed = instance << 32;
-        let settings = Settings { cluster: CLUSTER, identity, seed, timing: Timing::default() };
+        let (timing, span_bytes_min) = (Timing::default(), 1 << 20);
+        let settings = Settings { cluster: CLUSTER, identity, seed, timing, span_bytes_min };
         Self {
-            node: Node::new(settings, vec![Cursor::default()], 0),
+            node: Node::new(settings, vec![Cursor::default(); SHARDS], 0),
             asked: Vec::new(),
             late: Vec::new(),
             follows_from: None,
             next_id: 0,
-            at: (1, 0),
-            commits: BTreeMap::new(),
+            journals: (0..SHARDS).map(|_| Journal::default()).collect(),
             is_paused: false,
             now_ms: 0,
         }
@@ -100,9 +113,10 @@ struct World {
     engine: Engine,
     members: Vec<Member>,
     seed: u64,
-    /// All that was reported as committed.
-    promised: Vec<(u32, u32, Vec<u8>)>,
+    /// All that was reported as committed, by shard.
+    promised: Vec<(usize, Write)>,
     takeovers: usize,
+    refusals: usize,
 }
 
 impl World {
@@ -133,26 +147,61 @@ impl World {
     }
 
     fn submit(&mut self, who: usize) {
+        let shard = self.random(SHARDS as u64) as usize;
         let (rolls, len) = (self.random(10) == 0, 1 + self.random(150_000));
         let fill = self.random(256) as u8;
         let member = &mut self.members[who];
-        if !matches!(member.node.role(), Role::Active { .. }) || member.commits.len() >= 2 {
+        let journal = &mut member.journals[shard];
+        // What was refused comes again when all that was behind it has come back.
+        let waits = !journal.refused.is_empty() && !journal.commits.is_empty();
+        let is_active = matches!(member.node.role(), Role::Active { .. });
+        if !is_active || waits || journal.commits.len() >= 2 {
             return;
         }
-        if rolls || member.at == (1, 0) {
-            member.at = (member.at.0 + u32::from(rolls), 0);
+        let mut writes = std::mem::take(&mut journal.refused);
+        if writes.is_empty() {
+            if rolls || journal.at.0 == 0 {
+                journal.at = (journal.at.0 + 1, 0);
+            }
+            let (segment, offset) = journal.at;
+            journal.at.1 += len as u32;
+            writes.push((segment, offset, vec![fill; len as usize]));
         }
-        let bytes = vec![fill; len as usize];
-        let (segment, offset) = member.at;
-        member.at.1 += len as u32;
         member.next_id += 1;
         let id = member.next_id;
-        member.commits.insert(id, vec![(segment, offset, bytes.clone())]);
-        let steps =
-            vec![Step::Write { segment, offset, bytes: Arc::new(bytes) }, Step::Sync { segment }];
-        let command = Command::Commit { id: CommandId(id), steps, resume: id == 1 };
-        let now_ms = member.now_ms;
-        member.node.submit(0, command, now_ms);
+        let step = |(segment, offset, bytes): &Write| Step::Write {
+            segment: *segment,
+            offset: *offset,
+            bytes: Arc::new(bytes.clone()),
+        };
+        let steps = writes.iter().map(step).chain([Step::Sync { segment: 1 }]).collect();
+        journal.commits.insert(id, writes);
+        let resume = std::mem::take(&mut journal.resumes);
+        let command = Command::Commit { id: CommandId(id), steps, resume };
+        member.node.submit(shard as ShardId, command, 0, member.now_ms);
+    }
+
+    fn on_done(
+        &mut self,
+        who: usize,
+        shard: usize,
+        id: u64,
+        done: usize,
+        fault: Option<FaultKind>,
+    ) {
+        let journal = &mut self.members[who].journals[shard];
+        let first = journal.commits.keys().next().copied();
+        assert_eq!(first, Some(id), "the commits of shard {shard} end in their order");
+        let mut writes = journal.commits.remove(&id).expect("a commit under way");
+        let refused = writes.split_off(done.min(writes.len()));
+        self.promised.extend(writes.into_iter().map(|write| (shard, write)));
+        if let Some(kind) = fault.filter(|kind| *kind != FaultKind::Fenced) {
+            let is_behind = !journal.refused.is_empty();
+            assert_eq!(kind == FaultKind::Skipped, is_behind, "skipped behind a refused one only");
+            journal.refused.extend(refused);
+            journal.resumes = true;
+            self.refusals += 1;
+        }
     }
 
     fn deliver(&mut self, who: usize) {
@@ -161,7 +210,7 @@ impl World {
         let Some(body) = self.engine.messages.get(from as usize - 1) else { return };
         member.follows_from = Some(from + 1);
         let (body, now_ms) = (body.clone(), member.now_ms);
-        member.node.on_message(0, from, &body, now_ms);
+        member.node.on_message(from, &body, now_ms);
     }
 
     fn answer(&mut self, who: usize) {
@@ -183,10 +232,13 @@ impl World {
                         self.members[who].late.push(Asked::Stream(id, request));
                         Answer::Unknown(unknown())
                     }
+                    2 if matches!(request, Request::Append { .. }) => {
+                        Answer::NoSpace("full".to_owned())
+                    }
                     _ => self.engine.stream(&request),
                 };
                 let now_ms = self.members[who].now_ms;
-                self.members[who].node.on_answer(0, id, answer, now_ms);
+                self.members[who].node.on_answer(id, answer, now_ms);
             }
             Asked::Lease(id, request) => {
                 let answer = match fate {
@@ -220,17 +272,16 @@ impl World {
         for effect in effects {
             let member = &mut self.members[who];
             match effect {
-                Effect::Ask(_, id, request) => member.asked.push(Asked::Stream(id, request)),
+                Effect::Ask(id, request) => member.asked.push(Asked::Stream(id, request)),
                 Effect::AskLease(id, request) => member.asked.push(Asked::Lease(id, request)),
-                Effect::Follow(_, from) => member.follows_from = Some(from),
-                Effect::Unfollow(_) => member.follows_from = None,
-                Effect::Done(_, completion) => {
-                    let Outcome::Committed { fault, .. } = completion.outcome else { panic!() };
-                    let writes =
-                        member.commits.remove(&completion.id.0).expect("a commit under way");
-                    if fault.is_none() {
-                        self.promised.extend(writes);
-                    }
+                Effect::Follow(from) => member.follows_from = Some(from),
+                Effect::Unfollow => member.follows_from = None,
+                Effect::Done(shard, completion) => {
+                    let Outcome::Committed { steps_done, fault } = completion.outcome else {
+                        panic!();
+                    };
+                    let fault = fault.map(|fault| fault.kind);
+                    self.on_done(who, shard.into(), completion.id.0, steps_done, fault);
                 }
                 Effect::Role(Role::Active { .. }) => self.begin(who),
                 Effect::Role(Role::Ended(_)) => {
@@ -246,34 +297,43 @@ impl World {
         }
     }
 
-    /// A takeover: the journal goes on where the stream ends.
+    /// A takeover: each journal goes on where its part of the stream ends.
     fn begin(&mut self, who: usize) {
         self.takeovers += 1;
         let found = read(&self.engine.messages);
-        let end =
-            found.last().map(|(segment, offset, bytes)| (*segment, offset + bytes.len() as u32));
-        self.members[who].at = end.unwrap_or((1, 0));
+        for (journal, writes) in self.members[who].journals.iter_mut().zip(&found) {
+            let end = writes.last();
+            let at = end.map(|(segment, offset, bytes)| (*segment, offset + bytes.len() as u32));
+            *journal = Journal { at: at.unwrap_or_default(), resumes: true, ..Journal::default() };
+        }
         self.check(&found);
     }
 
-    fn check(&self, found: &[(u32, u32, Vec<u8>)]) {
-        let mut journal: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
-        for (segment, offset, bytes) in found {
-            let file = journal.entry(*segment).or_default();
-            assert_eq!(file.len(), *offset as usize, "writes of segment {segment} are contiguous");
-            file.extend_from_slice(bytes);
+    fn check(&self, found: &[Vec<Write>]) {
+        let mut journals: Vec<BTreeMap<u32, Vec<u8>>> = vec![BTreeMap::new(); SHARDS];
+        for (shard, writes) in found.iter().enumerate() {
+            for (segment, offset, bytes) in writes {
+                let file = journals[shard].entry(*segment).or_default();
+                assert_eq!(
+                    file.len(),
+                    *offset as usize,
+                    "writes of segment {segment} of shard {shard} are contiguous"
+                );
+                file.extend_from_slice(bytes);
+            }
         }
-        for (segment, offset, bytes) in &self.promised {
+        for (shard, (segment, offset, bytes)) in &self.promised {
             let (from, to) = (*offset as usize, *offset as usize + bytes.len());
-            let stored = journal.get(segment).and_then(|file| file.get(from..to));
-            assert_eq!(stored, Some(&bytes[..]), "a promised write of {segment}:{offset} is there");
+            let stored = journals[*shard].get(segment).and_then(|file| file.get(from..to));
+            assert_eq!(stored, Some(&bytes[..]), "a promised write {shard}:{segment}:{offset}");
         }
     }
 }
 
 impl World {
     fn of(members: Vec<Member>) -> Self {
-        Self { engine: Engine::default(), members, seed: 1, promised: Vec::new(), takeovers: 0 }
+        let (engine, promised) = (Engine::default(), Vec::new());
+        Self { engine, members, seed: 1, promised, takeovers: 0, refusals: 0 }
     }
 
     /// The engine answers all, and the stream is read, until nothing is asked.
@@ -285,7 +345,7 @@ impl World {
             let node = &mut self.members[who].node;
             match asked {
                 Asked::Stream(id, request) => {
-                    node.on_answer(0, id, self.engine.stream(&request), now_ms);
+                    node.on_answer(id, self.engine.stream(&request), now_ms);
                 }
                 Asked::Lease(id, request) => {
                     node.on_lease_answer(id, self.engine.key(&request), now_ms);
@@ -319,37 +379,51 @@ fn a_standby_that_leaves_takes_the_lease_no_more() {
     assert_eq!(*world.role(0), Role::Released);
 }
 
-/// The writes that count.
-fn read(messages: &[Body]) -> Vec<(u32, u32, Vec<u8>)> {
-    let mut sequencer = Sequencer::new(CLUSTER);
-    let mut writes = Vec::new();
+/// The writes that count, by shard.
+fn read(messages: &[Body]) -> Vec<Vec<Write>> {
+    let mut sequencer = Sequencer::new(CLUSTER, SHARDS as ShardId);
+    let mut writes = vec![Vec::new(); SHARDS];
     for (place, body) in messages.iter().enumerate() {
-        if sequencer.on_message(place as u64 + 1, body).expect("readable") != Verdict::Counts {
-            continue;
-        }
-        let Content::Pieces(pieces) = decode(body).expect("a message").content else { panic!() };
-        for piece in pieces {
-            let Piece::Write { segment, offset, bytes } = piece else { continue };
-            writes.push((segment, offset, bytes.to_vec()));
+        let verdict = sequencer.on_message(place as u64 + 1, body).expect("readable");
+        let portions = match verdict {
+            Verdict::Counts(portions) => portions,
+            Verdict::Claim(_) | Verdict::Void => continue,
+        };
+        for portion in portions {
+            for piece in portion.pieces() {
+                let Piece::Write { segment, offset, bytes } = piece else { continue };
+                writes[usize::from(portion.shard)].push((segment, offset, bytes.to_vec()));
+            }
         }
     }
     writes
+}
+
+/// A world of so many steps, and what is in its stream.
+fn lived(seed: u64, steps: usize) -> World {
+    let members = vec![Member::new("a", 1), Member::new("b", 2)];
+    let mut world = World { seed, ..World::of(members) };
+    for who in 0..2 {
+        world.carry_out(who);
+    }
+    for _ in 0..steps {
+        world.step();
+    }
+    world.check(&read(&world.engine.messages));
+    world
+}
+
+#[test]
+fn refused_commits_are_among_what_happens() {
+    let refusals: usize = (0..8).map(|seed| lived(seed, 6000).refusals).sum();
+    assert!(refusals > 20, "{refusals}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
     fn what_was_promised_is_in_the_stream(seed: u64) {
-        let members = vec![Member::new("a", 1), Member::new("b", 2)];
-        let (promised, engine) = (Vec::new(), Engine::default());
-        let mut world = World { engine, members, seed, promised, takeovers: 0 };
-        for who in 0..2 {
-            world.carry_out(who);
-        }
-        for _ in 0..6000 {
-            world.step();
-        }
+        let world = lived(seed, 6000);
         prop_assert!(world.takeovers > 0 && !world.promised.is_empty());
-        world.check(&read(&world.engine.messages));
     }
 }

@@ -42,9 +42,8 @@ settings! {
         /// A standby redirects MQTT 5 clients to the active node: 0x9C with its `advertise` as
         /// Server Reference. `false`: it refuses them with 0x88 and a reason.
         redirect: bool = ValueKind::Flag, "false";
-        /// Size limit of each shard's stream, set by `quelea cluster init`. At the limit the log
-        /// counts as full. Allow a quarter more than `durability.log_bytes_max` divided by the
-        /// shards.
+        /// Size limit of the stream of all shards, set by `quelea cluster init`. At the limit the
+        /// logs count as full. Allow 2.5 times `durability.log_bytes_max`.
         stream_bytes_max: u64 = bytes_or("unlimited", i64::MAX as u64), "unlimited";
     }
 }

@@ -42,6 +42,8 @@ pub enum Item<H: Host> {
     Access(Rules),
     /// The disk of this shard's journal has carried out a command.
     Disk(ShardId, Box<Completion>),
+    /// The journal of this shard is to do without its segments up to this one.
+    RenewLog(ShardId, u32),
     /// There is not enough memory: look who holds it.
     MemoryLook,
     /// Close everything; then end, or wait for `CloseJournals` where there are journals.

@@ -459,6 +459,10 @@ impl<H: Host> Driver<H> {
                 }
             }
             Item::Disk(shard, completion) => self.shard(shard).on_disk(*completion, now_ms),
+            Item::RenewLog(shard, segment) => {
+                let journal = self.shard(shard).journal_mut();
+                journal.into_iter().for_each(|journal| journal.renew(segment));
+            }
             Item::MemoryLook => {
                 let shards = self.shards.all_mut().iter_mut();
                 shards.for_each(|shard| shard.on_memory_look(now_ms));

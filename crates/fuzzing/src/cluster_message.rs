@@ -1,7 +1,9 @@
-//! Messages of a cluster's streams: an input is a message without its checksum, which is added, so
+//! Messages of a cluster's stream: an input is a message without its checksum, which is added, so
 //! that changes come as far as the content.
 
-use cluster::{Content, Cursor, Message, Piece, Sequencer, Verdict, WireError, decode};
+use cluster::{
+    Body, CELL, Content, Cursor, Message, Piece, Sequencer, ShardId, Verdict, WireError, decode,
+};
 
 pub fn cluster_message(input: &[u8]) {
     let _ = decode(input);
@@ -15,23 +17,36 @@ pub fn cluster_message(input: &[u8]) {
     let mut turned = body.clone();
     turned[HEAD_BYTES - 1] ^= 1;
     assert_eq!(decode(&turned), Err(WireError::Checksum));
-    judge(&message, &body);
+    judge(&message, &Body::from(&body[..]));
 }
 
 /// A stream that begins with it: it counts, and coming again it does not.
-fn judge(message: &Message<'_>, body: &[u8]) {
+fn judge(message: &Message<'_>, body: &Body) {
     let origin = message.header.origin;
-    let mut sequencer = Sequencer::new(origin.cluster);
+    let mut sequencer = Sequencer::new(origin.cluster, SHARDS);
     let verdict = sequencer.on_message(7, body);
+    if message.header.cell != CELL {
+        assert!(verdict.is_err(), "it is of another cell");
+        return;
+    }
     match &message.content {
         Content::Claim { .. } => assert_eq!(verdict, Ok(Verdict::Claim(origin))),
-        Content::Pieces(_) => assert_eq!(verdict, Ok(Verdict::Counts)),
+        Content::Pieces(pieces) if pieces.iter().any(|(shard, _)| *shard >= SHARDS) => {
+            assert!(verdict.is_err(), "there is no such shard");
+            return;
+        }
+        Content::Pieces(pieces) => {
+            let Ok(Verdict::Counts(portions)) = verdict else { panic!("{verdict:?}") };
+            let found = portions.iter().map(|portion| portion.pieces().count());
+            assert_eq!(found.sum::<usize>(), pieces.len(), "each piece is of one shard");
+        }
     }
     if message.header.number < u64::MAX {
         assert_eq!(sequencer.on_message(8, body), Ok(Verdict::Void), "it comes twice");
     }
     let foreign = origin.cluster.map(|byte| !byte);
-    assert!(Sequencer::resume(foreign, Cursor::default()).on_message(1, body).is_err());
+    let mut other = Sequencer::resume(foreign, vec![Cursor::default()]);
+    assert!(other.on_message(1, body).is_err());
 }
 
 /// The documented layout.
@@ -51,18 +66,20 @@ fn write(message: &Message<'_>) -> Vec<u8> {
     for number in [epoch, writer, header.number, header.sent_at_ms] {
         out.extend_from_slice(&number.to_le_bytes());
     }
+    out.extend_from_slice(&header.cell.to_le_bytes());
     out.extend_from_slice(&content);
     let crc = storage::checksum(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
 }
 
-fn write_piece(piece: &Piece<'_>) -> Vec<u8> {
+fn write_piece((shard, piece): &(ShardId, Piece<'_>)) -> Vec<u8> {
     let (tag, segment, offset, bytes) = match *piece {
         Piece::Write { segment, offset, bytes } => (1, segment, offset, bytes),
         Piece::Manifest { offset, bytes } => (2, 0, offset, bytes),
     };
     let mut out = vec![tag];
+    out.extend_from_slice(&shard.to_le_bytes());
     for number in [segment, offset, bytes.len() as u32] {
         out.extend_from_slice(&number.to_le_bytes());
     }
@@ -70,14 +87,14 @@ fn write_piece(piece: &Piece<'_>) -> Vec<u8> {
     out
 }
 
-/// A claim, and pieces of one segment with a manifest between them.
+/// A claim, and pieces of two shards with a manifest between them.
 pub fn seeds() -> Vec<Vec<u8>> {
     let origin = cluster::Origin { cluster: *b"0123456789abcdef", epoch: 7, writer: 99 };
-    let header = cluster::Header { origin, number: 3, sent_at_ms: 1_700_000_000_000 };
+    let header = cluster::Header { origin, number: 3, sent_at_ms: 1_700_000_000_000, cell: CELL };
     let pieces = vec![
-        Piece::Write { segment: 4, offset: 0, bytes: &[1; 40] },
-        Piece::Manifest { offset: 4096, bytes: &[2; 112] },
-        Piece::Write { segment: 4, offset: 4096, bytes: &[3; 9] },
+        (0, Piece::Write { segment: 4, offset: 0, bytes: &[1; 40] }),
+        (1, Piece::Manifest { offset: 4096, bytes: &[2; 112] }),
+        (0, Piece::Write { segment: 5, offset: 4096, bytes: &[3; 9] }),
     ];
     let contents = [
         Content::Claim { node: "node-1" },
@@ -94,4 +111,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 }
 
 /// Of the fields in front of the content.
-const HEAD_BYTES: usize = 54;
+const HEAD_BYTES: usize = 56;
+
+/// Of the cluster.
+const SHARDS: ShardId = 4;

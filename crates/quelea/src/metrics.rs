@@ -526,7 +526,7 @@ fn write_cluster(text: &mut String, figures: &ClusterFigures) {
     let help = "Appends that NATS did not answer in time. Each is checked in the stream.";
     write("append_unknown_total", counter, help, &figures.appends_unknown);
     let name = "quelea_cluster_last_message";
-    head(text, name, gauge, "The last message of the stream that this node has read or written.");
+    head(text, name, gauge, "The last message of the stream that the copy of the shard has.");
     for (shard, last) in figures.last_messages.iter().enumerate() {
         let _ = writeln!(text, "{name}{{shard=\"{shard}\"}} {last}");
     }

@@ -122,7 +122,7 @@ pub enum Sabotage {
     PurgeTooFar,
     /// The clock of a node runs at a twentieth of the speed.
     DriftAway,
-    /// A new active node claims all streams but the first.
+    /// A new active node does not claim the stream.
     SkipClaim,
     /// An append of which the answer is lost is reported as refused for certain.
     RefuseUnknown,
@@ -138,6 +138,10 @@ pub enum Sabotage {
     ReadFilesOnly,
     /// A process ends when the engine does not answer while it begins to serve.
     ExitOnSilence,
+    /// What is skipped behind a refused commit of one shard is skipped of its neighbour.
+    SkipNeighbour,
+    /// A shard that writes little is not asked to give up what keeps the stream long.
+    KeepIdleSegments,
 }
 
 impl Sabotage {

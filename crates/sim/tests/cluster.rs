@@ -88,7 +88,7 @@ fn the_oracle_sees_a_lease_that_is_kept_too_long_by_a_slow_clock() {
 }
 
 #[test]
-fn the_oracle_sees_a_takeover_that_leaves_out_a_stream() {
+fn the_oracle_sees_a_takeover_without_a_claim() {
     is_caught(Sabotage::SkipClaim);
 }
 
@@ -125,6 +125,16 @@ fn the_oracle_sees_a_small_file_that_is_read_and_not_taken_over() {
 #[test]
 fn the_oracle_sees_a_process_that_ends_because_the_engine_does_not_answer() {
     is_caught(Sabotage::ExitOnSilence);
+}
+
+#[test]
+fn the_oracle_sees_a_skip_that_hits_a_neighbour() {
+    is_caught(Sabotage::SkipNeighbour);
+}
+
+#[test]
+fn the_oracle_sees_an_idle_shard_that_keeps_the_stream_long() {
+    is_caught(Sabotage::KeepIdleSegments);
 }
 
 /// Within so many worlds.

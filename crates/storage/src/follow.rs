@@ -45,6 +45,8 @@ pub struct Follow {
     /// Bytes of a header or a batch that is not whole yet.
     partial: Vec<u8>,
     manifest: Option<Manifest>,
+    /// A write of a segment that was begun before anything was seen.
+    skipped: Option<Position>,
     /// Manifests up to this number are in the local copy that was resumed, and may come again.
     copied_manifest: u64,
     ledger: Ledger,
@@ -71,6 +73,7 @@ impl Follow {
             next: None,
             partial: Vec::new(),
             manifest: None,
+            skipped: None,
             copied_manifest: 0,
             ledger: Ledger::default(),
             counts: VecDeque::new(),
@@ -183,6 +186,18 @@ impl Follow {
         Ok(())
     }
 
+    /// Whether a write is of a segment that was begun before anything was seen. It is no part of
+    /// what follows: [`Follow::skip`] it.
+    pub fn is_before_beginning(&self, offset: u32) -> bool {
+        self.next.is_none() && offset > 0
+    }
+
+    /// A write was seen whose segment was begun before. The journal must still come: what has no
+    /// beginning is not whole ([`Follow::check`]).
+    pub fn skip(&mut self, segment: u32, offset: u32) {
+        self.skipped = Some(Position::new(segment, offset));
+    }
+
     /// Another writer goes on from here: a batch that is not whole is dropped, the next write
     /// begins at [`Follow::end`].
     pub fn on_new_writer(&mut self) {
@@ -244,8 +259,9 @@ impl Follow {
         if durable > self.end() {
             return Err(Refusal::Lost { found: self.end(), durable });
         }
-        match self.ledger.oldest() {
-            Some(first) if self.oldest() < first => Err(Refusal::Missing(first - 1)),
+        match (self.ledger.oldest(), self.skipped) {
+            (Some(first), _) if self.oldest() < first => Err(Refusal::Missing(first - 1)),
+            (None, Some(skipped)) => Err(Refusal::NoBeginning(skipped)),
             _ => Ok(()),
         }
     }

@@ -10,7 +10,7 @@
 use crate::chunk::{Chunk, ChunkEnd};
 use crate::command::{Command, CommandId, Fault, FaultKind};
 use crate::format::HEADER_BLOCK_BYTES;
-use crate::journal::Journal;
+use crate::journal::{Journal, Phase};
 use crate::position::Position;
 
 /// How often reclaiming looks what time has granted it.
@@ -34,6 +34,8 @@ pub(crate) struct Reclaim {
     damaged: Option<Position>,
     /// When it tries again what it could not read.
     retry_at_ms: Option<u64>,
+    /// Up to this segment the journal is to do without, however little space that gives.
+    renewed: u32,
 }
 
 #[derive(Debug)]
@@ -101,11 +103,36 @@ impl Journal {
         self.reclaim.damaged
     }
 
+    /// The journal is to do without its segments up to this one, however little they hold: they
+    /// are emptied as if space were short. Where the last one is among them, it goes on in another.
+    /// For a medium that many journals share, and of which the oldest segment of each keeps all
+    /// that follows.
+    pub fn renew(&mut self, segment: u32) {
+        self.reclaim.renewed = self.reclaim.renewed.max(segment);
+    }
+
+    /// Whether a segment is there that the journal is to do without.
+    fn must_renew(&self) -> bool {
+        let renewed = self.reclaim.renewed;
+        self.ledger.oldest().is_some_and(|oldest| oldest <= renewed)
+    }
+
+    /// Whether the segment that is written is one that the journal is to do without.
+    pub(crate) fn must_leave_head(&self) -> bool {
+        self.phase == Phase::Running
+            && self.head.segment <= self.reclaim.renewed
+            && self.must_renew()
+    }
+
     pub(crate) fn plan_reclaim(&mut self) {
         let Reclaim { damaged, retry_at_ms, .. } = &self.reclaim;
         let waits = retry_at_ms.map_or(damaged.is_some(), |at_ms| at_ms > self.now_ms);
         if self.poison.is_some() || waits {
             return;
+        }
+        if self.must_leave_head() {
+            // Without a spare segment it is tried again when there is one.
+            self.roll();
         }
         self.retire_dead();
         if self.reclaim.victim.is_none() && self.reclaim_is_due() {
@@ -169,6 +196,9 @@ impl Journal {
     }
 
     fn reclaim_is_due(&self) -> bool {
+        if self.must_renew() {
+            return true;
+        }
         let (used, live) = (self.ledger.used_bytes(), self.ledger.live_bytes());
         if self.space_is_short() {
             return used > live + u64::from(self.settings.reserve_bytes);

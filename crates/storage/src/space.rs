@@ -219,7 +219,10 @@ impl Journal {
     }
 
     fn wants_spare(&self) -> bool {
-        self.poison.is_none() && !self.spare_is_unneeded()
+        // At the limit older segments have to be emptied first.
+        let has_none = self.space.spares.is_empty() && !self.is_at_quota();
+        let leaves_head = has_none && self.must_leave_head();
+        self.poison.is_none() && (leaves_head || !self.spare_is_unneeded())
     }
 
     /// So much is at hand, or the next segment is made.

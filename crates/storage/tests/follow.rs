@@ -396,3 +396,55 @@ fn a_journal_of_which_nothing_was_seen_is_a_new_one() {
     journal.take_commands(&mut commands, 0);
     assert!(matches!(commands[..], [storage::Command::Create { segment: 1, .. }]));
 }
+
+/// A medium that many journals share may begin in the midst of a segment of this one.
+#[test]
+fn what_is_left_of_segments_that_are_gone_is_skipped() {
+    let mut checked = 0;
+    for seed in 0..40 {
+        let (_, events) = history(seed, 2, false);
+        let stated = |event: &Written| match event {
+            Written::Segment { segment, offset: 0, .. } => Some(*segment),
+            _ => None,
+        };
+        let follow_from = |from: usize| {
+            let mut follow = Follow::new(OWNER, &settings());
+            let mut seen = Seen::default();
+            for event in &events[from..] {
+                match event {
+                    Written::Segment { segment, offset, .. }
+                        if follow.is_before_beginning(*offset) =>
+                    {
+                        follow.skip(*segment, *offset);
+                    }
+                    Written::Segment { segment, offset, bytes } => {
+                        let mut sink =
+                            |record: storage::Record<'_>, ledger: &mut storage::Ledger| {
+                                seen.on_record(record, ledger);
+                            };
+                        follow.on_write(*segment, *offset, bytes, &mut sink).unwrap();
+                    }
+                    Written::Manifest { offset, bytes } => {
+                        follow.on_manifest(*offset, bytes).unwrap();
+                    }
+                    Written::NewWriter => follow.on_new_writer(),
+                }
+            }
+            follow
+        };
+        let oldest = follow_from(0).oldest();
+        let begins = events.iter().position(|event| stated(event) == Some(oldest)).unwrap();
+        let whole = follow_from(begins);
+        for back in 1..begins.min(30) {
+            let found = follow_from(begins - back);
+            found.check().unwrap_or_else(|why| panic!("seed {seed}, {back} writes before: {why}"));
+            assert_eq!((found.end(), found.oldest()), (whole.end(), oldest));
+            checked += 1;
+        }
+        let last = events.iter().rposition(|event| stated(event).is_some()).unwrap();
+        if last + 1 < events.len() && events[last + 1..].iter().any(is_write) {
+            assert!(follow_from(last + 1).check().is_err(), "seed {seed}: it has no beginning");
+        }
+    }
+    assert!(checked > 100, "{checked}");
+}

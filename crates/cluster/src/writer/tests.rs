@@ -1,27 +1,66 @@
+use std::sync::Arc;
+
+use storage::{CommandId, Outcome, Step};
+
 use super::*;
 
 const ORIGIN: Origin = Origin { cluster: *b"cluster of tests", epoch: 1, writer: 7 };
+
+const SPAN_BYTES_MIN: u64 = 256 << 10;
 
 /// A writer behind its claim, which is message 1, and what it was asked to do.
 struct Bench {
     writer: Writer,
     asked: Vec<(RequestId, Request)>,
     done: Vec<(u64, Option<FaultKind>)>,
+    /// The shard of each of them.
+    done_of: Vec<ShardId>,
+    /// Of the last one.
+    steps_done: usize,
+    stored: Vec<(Sequence, ShardId)>,
+    renewed: Vec<(ShardId, u32)>,
     now_ms: u64,
 }
 
 impl Bench {
     fn new() -> Self {
-        let writer = Writer::new(ORIGIN, 1, BTreeMap::new());
-        Self { writer, asked: Vec::new(), done: Vec::new(), now_ms: 1000 }
+        Self::of(1)
+    }
+
+    fn of(shards: usize) -> Self {
+        let logs = vec![ShardLog::default(); shards];
+        Self {
+            writer: Writer::new(ORIGIN, 1, logs, SPAN_BYTES_MIN),
+            asked: Vec::new(),
+            done: Vec::new(),
+            done_of: Vec::new(),
+            steps_done: 0,
+            stored: Vec::new(),
+            renewed: Vec::new(),
+            now_ms: 1000,
+        }
     }
 
     fn commit(&mut self, id: u64, offset: u32) {
-        let bytes = Arc::new(vec![id as u8; 100]);
-        let steps = vec![Step::Write { segment: 1, offset, bytes }, Step::Sync { segment: 1 }];
+        self.commit_of(0, id, (1, offset), 100, id == 1);
+    }
+
+    fn commit_of(
+        &mut self,
+        shard: ShardId,
+        id: u64,
+        (segment, offset): (u32, u32),
+        len: usize,
+        resume: bool,
+    ) {
+        let bytes = Arc::new(vec![id as u8; len]);
+        let steps = vec![Step::Write { segment, offset, bytes }, Step::Sync { segment }];
+        self.submit(shard, Command::Commit { id: CommandId(id), steps, resume });
+    }
+
+    fn submit(&mut self, shard: ShardId, command: Command) {
         let mut wishes = Vec::new();
-        let command = Command::Commit { id: CommandId(id), steps, resume: id == 1 };
-        self.writer.submit(command, &mut wishes);
+        self.writer.submit(shard, command, 0, &mut wishes);
         self.grant(wishes);
         self.work();
     }
@@ -36,13 +75,44 @@ impl Bench {
         for wish in wishes {
             match wish {
                 Wish::Ask(id, request) => self.asked.push((id, request)),
-                Wish::Done(completion) => {
-                    let Outcome::Committed { fault, .. } = completion.outcome else { panic!() };
+                Wish::Done(shard, completion) => {
+                    let Outcome::Committed { steps_done, fault } = completion.outcome else {
+                        panic!();
+                    };
+                    self.steps_done = steps_done;
                     self.done.push((completion.id.0, fault.map(|fault| fault.kind)));
+                    self.done_of.push(shard);
                 }
-                Wish::Store(..) | Wish::Background(_) => {}
+                Wish::Store(sequence, portion) => self.stored.push((sequence, portion.shard)),
+                Wish::Renew(shard, segment) => self.renewed.push((shard, segment)),
+                Wish::Background(..) => {}
             }
         }
+    }
+
+    /// What the appends under way hold, in their order: shard and bytes.
+    fn under_way(&self) -> Vec<Vec<(ShardId, usize)>> {
+        let mut under_way = Vec::new();
+        for (_, request) in &self.asked {
+            let Request::Append { body, .. } = request else { continue };
+            let Ok(wire::Content::Pieces(pieces)) = wire::decode(body).map(|it| it.content) else {
+                panic!();
+            };
+            let bytes_of = |piece: &wire::Piece<'_>| match piece {
+                wire::Piece::Write { bytes, .. } | wire::Piece::Manifest { bytes, .. } => {
+                    bytes.len()
+                }
+            };
+            let pieces = pieces.iter().map(|(shard, piece)| (*shard, bytes_of(piece)));
+            under_way.push(pieces.collect());
+        }
+        under_way
+    }
+
+    /// Answers the oldest append: it is stored behind the last one.
+    fn store(&mut self) {
+        let Some((_, Request::Append { after, .. })) = self.asked.first() else { panic!() };
+        self.answer(Answer::Appended(after + 1));
     }
 
     /// Answers the oldest request.
@@ -111,4 +181,182 @@ fn an_append_that_may_come_late_is_not_refused() {
         bench.answer(Answer::Appended(2));
         assert_eq!(bench.done, [(1, None)]);
     }
+}
+
+/// A journal takes a sync that failed for the end of its disk.
+#[test]
+fn a_commit_that_begins_with_a_sync_is_refused_behind_it() {
+    let mut bench = Bench::new();
+    let bytes = Arc::new(vec![1; 100]);
+    let write = Step::Write { segment: 1, offset: 0, bytes };
+    let steps = vec![Step::Sync { segment: 1 }, write, Step::Sync { segment: 1 }];
+    bench.submit(0, Command::Commit { id: CommandId(1), steps, resume: true });
+    bench.answer(no_space());
+    assert_eq!((&bench.done[..], bench.steps_done), (&[(1, Some(FaultKind::NoSpace))][..], 1));
+}
+
+#[test]
+fn what_comes_while_appends_are_under_way_shares_the_next_message() {
+    let mut bench = Bench::of(3);
+    bench.commit_of(0, 1, (1, 0), 100, true);
+    bench.commit_of(1, 1, (1, 0), 100, true);
+    for (shard, id, offset) in [(2, 1, 0), (0, 2, 100), (1, 2, 100)] {
+        bench.commit_of(shard, id, (1, offset), 100, id == 1);
+    }
+    assert_eq!(bench.under_way(), [[(0, 100)], [(1, 100)]]);
+    bench.store();
+    assert_eq!((&bench.done[..], &bench.done_of[..]), (&[(1, None)][..], &[0][..]));
+    assert_eq!(bench.under_way()[1..], [[(2, 100), (0, 100), (1, 100)]]);
+    bench.store();
+    bench.store();
+    assert_eq!(bench.done.len(), 5);
+    assert_eq!(bench.done_of, [0, 1, 0, 1, 2], "each by its shard");
+    assert_eq!(bench.stored, [(2, 0), (3, 1), (4, 2), (4, 0), (4, 1)]);
+}
+
+#[test]
+fn a_large_commit_does_not_hold_up_another_shard() {
+    let mut bench = Bench::of(2);
+    bench.commit_of(0, 1, (1, 0), 1 << 20, true);
+    bench.commit_of(1, 1, (1, 0), 100, true);
+    bench.store();
+    let [second, third] = &bench.under_way()[..] else { panic!() };
+    assert!(second.iter().all(|(shard, _)| *shard == 0), "it was packed before");
+    assert_eq!(third[0], (1, 100));
+    assert_eq!(third[1].0, 0, "what is left is for the other");
+    bench.store();
+    bench.store();
+    assert_eq!((&bench.done[..], &bench.done_of[..]), (&[(1, None)][..], &[1][..]));
+}
+
+#[test]
+fn two_large_commits_take_turns() {
+    let mut bench = Bench::of(2);
+    bench.commit_of(0, 1, (1, 0), 1 << 20, true);
+    bench.commit_of(1, 1, (1, 0), 1 << 20, true);
+    let mut first = Vec::new();
+    while let Some(message) = bench.under_way().first() {
+        first.push(message[0].0);
+        bench.store();
+    }
+    let turns = first[2..].windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(turns + 4 >= first[2..].len(), "{first:?}");
+}
+
+#[test]
+fn an_append_that_is_refused_refuses_what_it_holds_of_each_shard_and_nothing_else() {
+    let mut bench = Bench::of(3);
+    bench.commit_of(0, 1, (1, 0), 100, true);
+    bench.commit_of(1, 1, (1, 0), 100, true);
+    bench.commit_of(0, 2, (1, 100), 100, false);
+    bench.commit_of(2, 1, (1, 0), 100, true);
+    bench.answer(no_space());
+    bench.answer(Answer::WrongSequence);
+    assert_eq!(bench.done, [(1, Some(FaultKind::NoSpace)), (2, Some(FaultKind::Skipped))]);
+    assert_eq!(bench.done_of, [0, 0]);
+    assert_eq!(bench.under_way(), [[(2, 100), (1, 100)]], "of the other shards all is sent again");
+    bench.commit_of(0, 3, (1, 200), 100, false);
+    assert_eq!(bench.done[2..], [(3, Some(FaultKind::Skipped))], "until it resumes");
+    bench.commit_of(1, 2, (1, 100), 100, false);
+    bench.commit_of(0, 4, (1, 0), 100, true);
+    bench.store();
+    bench.store();
+    bench.store();
+    assert_eq!(bench.done[3..], [(1, None), (1, None), (2, None), (4, None)]);
+    assert_eq!(bench.done_of[3..], [1, 2, 1, 0]);
+}
+
+/// What was begun has to be ended: the rest of the message can be refused.
+#[test]
+fn a_refused_append_refuses_no_shard_that_goes_on_with_a_step_in_it() {
+    let mut bench = Bench::of(2);
+    bench.commit_of(0, 1, (1, 0), 100_000, true);
+    bench.commit_of(1, 1, (1, 0), 100, true);
+    bench.commit_of(1, 2, (1, 100), 100, false);
+    bench.store();
+    assert!(bench.writer.cursor(0).is_none(), "it ends within a step");
+    assert!(bench.writer.cursor(1).is_some());
+    let [second, third] = &bench.under_way()[..] else { panic!() };
+    assert_eq!((second[0].0, &third[..]), (0, &[(1, 100), (1, 100)][..]));
+    bench.answer(no_space());
+    bench.answer(Answer::WrongSequence);
+    assert_eq!(bench.done, [], "the front message holds the rest of a step only");
+    bench.answer(Answer::Message(None));
+    bench.answer(Answer::Ends { first: 1, last: 2 });
+    bench.now_ms += RETRY_MS;
+    bench.work();
+    bench.store();
+    assert_eq!((&bench.done[..], &bench.done_of[..]), (&[(1, None)][..], &[0][..]));
+    assert!(bench.writer.cursor(0).is_some());
+    bench.answer(no_space());
+    assert_eq!(bench.done[1..], [(1, Some(FaultKind::NoSpace)), (2, Some(FaultKind::Skipped))]);
+}
+
+#[test]
+fn a_shard_in_the_midst_of_a_step_keeps_its_rest_when_another_one_is_refused_beside_it() {
+    let mut bench = Bench::of(2);
+    bench.commit_of(0, 1, (1, 0), 230_000, true);
+    bench.commit_of(1, 1, (1, 0), 100, true);
+    bench.store();
+    bench.store();
+    let [third, fourth] = &bench.under_way()[..] else { panic!() };
+    assert_eq!(third.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(fourth.len(), 1);
+    bench.answer(no_space());
+    bench.answer(Answer::WrongSequence);
+    assert_eq!(bench.done, [(1, Some(FaultKind::NoSpace))]);
+    assert_eq!(bench.done_of, [1]);
+    let [again, rest] = &bench.under_way()[..] else { panic!() };
+    assert_eq!((again.len(), rest.len()), (1, 1), "the rest of the step goes alone");
+    bench.store();
+    bench.store();
+    assert_eq!((bench.done[1], bench.done_of[1]), ((1, None), 0));
+}
+
+#[test]
+fn the_stream_is_purged_up_to_the_oldest_segment_of_all_shards() {
+    let purge_of = |bench: &mut Bench| {
+        let place = bench.asked.iter().position(|(_, it)| matches!(it, Request::Purge { .. }))?;
+        let (id, Request::Purge { before }) = bench.asked.remove(place) else { panic!() };
+        let mut wishes = Vec::new();
+        bench.writer.on_answer(id, Answer::Purged, bench.now_ms, &mut wishes);
+        bench.grant(wishes);
+        Some(before)
+    };
+    let mut bench = Bench::of(3);
+    // Messages 2 to 5. The third shard writes nothing.
+    for (shard, id, segment) in [(0, 1, 1), (1, 1, 1), (0, 2, 2), (0, 3, 3)] {
+        bench.commit_of(shard, id, (segment, 0), 100, id == 1);
+        bench.store();
+    }
+    bench.submit(0, Command::Delete { id: CommandId(8), segment: 1 });
+    assert_eq!(purge_of(&mut bench), Some(3), "of the neighbour");
+    bench.submit(0, Command::Delete { id: CommandId(9), segment: 2 });
+    assert_eq!(purge_of(&mut bench), None);
+    bench.commit_of(1, 2, (2, 0), 100, false);
+    bench.store();
+    bench.submit(1, Command::Recycle { id: CommandId(10), from: 1, to: 3 });
+    assert_eq!(purge_of(&mut bench), Some(5));
+}
+
+#[test]
+fn a_shard_that_keeps_too_much_of_the_stream_is_asked_to_renew_it() {
+    let mut bench = Bench::of(2);
+    bench.commit_of(1, 1, (7, 0), 100, true);
+    bench.store();
+    let span = SPAN_BYTES_MIN;
+    let (mut id, mut written) = (0, 0);
+    while bench.renewed.is_empty() {
+        id += 1;
+        assert!(written <= span + 20_000, "{written} bytes");
+        bench.commit_of(0, id, (2 + id as u32, 0), 10_000, id == 1);
+        written += 10_000;
+        bench.store();
+        bench.writer.shards[0].log.forget_below(2 + id as u32);
+    }
+    assert!(written > span, "{written} bytes");
+    assert_eq!(bench.renewed, [(1, 7)]);
+    bench.commit_of(0, id + 1, (2 + id as u32, 10_000), 10_000, false);
+    bench.store();
+    assert_eq!(bench.renewed, [(1, 7)], "once");
 }

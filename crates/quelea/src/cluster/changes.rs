@@ -224,11 +224,11 @@ impl Watcher {
             }
             Some(reading) if now_ms >= reading.logged_at_ms + PROGRESS_INTERVAL_MS => {
                 reading.logged_at_ms = now_ms;
-                let ends = status.own.shards.iter().zip(&status.ends);
+                let first = status.own.shards.iter().map(|shard| shard.last).min();
                 changes.push(Change::Reading {
                     messages: messages - reading.messages,
                     bytes: bytes - reading.bytes,
-                    left: ends.map(|(shard, end)| end.saturating_sub(shard.last)).sum(),
+                    left: status.end.saturating_sub(first.unwrap_or_default()),
                     secs: secs(now_ms - reading.since_ms),
                 });
             }
@@ -266,7 +266,9 @@ impl Watcher {
 
     fn look_at_faults(&mut self, own: &NodeStatus, changes: &mut Vec<Change>) {
         for (shard, ShardStatus { fault, is_unavailable, .. }) in (0..).zip(&own.shards) {
-            if fault.is_empty() || *is_unavailable {
+            // The stream of all shards is reported once.
+            let is_known = own.shards[..usize::from(shard)].iter().any(|it| it.fault == *fault);
+            if fault.is_empty() || *is_unavailable || is_known {
                 self.unreadable.remove(&shard);
             } else if self.unreadable.insert(shard, fault.clone()).as_ref() != Some(fault) {
                 changes.push(Change::Unreadable { shard, reason: fault.clone() });
@@ -364,7 +366,7 @@ mod tests {
     fn a_standby_reports_its_progress_and_when_it_has_caught_up() {
         let mut watcher = Watcher::new(0);
         let mut reading = status("standby", &[(5, false), (9, true)]);
-        reading.ends = vec![50, 9];
+        reading.end = 50;
         (reading.read_messages, reading.read_bytes) = (3, 300);
         assert_eq!(watcher.look(&reading, 1_000), []);
         assert_eq!(watcher.look(&reading, 2_000), []);
@@ -399,14 +401,17 @@ mod tests {
     fn a_stream_that_cannot_be_read_is_reported_once() {
         let mut watcher = Watcher::new(0);
         let mut seen = status("standby", &[(1, true), (1, true)]);
-        seen.own.shards[1].fault = "message 7: its version is 2".into();
-        let reason = seen.own.shards[1].fault.clone();
-        let unreadable = Change::Unreadable { shard: 1, reason };
+        let say = |seen: &mut Status, fault: &str| {
+            seen.own.shards.iter_mut().for_each(|shard| shard.fault = fault.into());
+        };
+        let reason = "message 7: its version is 3";
+        say(&mut seen, reason);
+        let unreadable = Change::Unreadable { shard: 0, reason: reason.into() };
         assert_eq!(watcher.look(&seen, 1_000), std::slice::from_ref(&unreadable));
         assert_eq!(watcher.look(&seen, 2_000), []);
-        seen.own.shards[1].fault.clear();
+        say(&mut seen, "");
         assert_eq!(watcher.look(&seen, 3_000), []);
-        seen.own.shards[1].fault = "message 7: its version is 2".into();
+        say(&mut seen, reason);
         assert_eq!(watcher.look(&seen, 4_000), [unreadable]);
     }
 

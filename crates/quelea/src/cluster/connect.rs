@@ -166,6 +166,15 @@ async fn note(event: Event) {
 ///
 /// When it does not exist, or was created by another version.
 pub(super) async fn read_cluster(engine: &Engine, waiting: &WaitReason) -> anyhow::Result<Record> {
+    Ok(Record::read(&read_record(engine, waiting).await?)?)
+}
+
+/// The value of the key that names the cluster.
+///
+/// # Errors
+///
+/// When the cluster does not exist.
+pub(super) async fn read_record(engine: &Engine, waiting: &WaitReason) -> anyhow::Result<Vec<u8>> {
     let found = waiting.answer_of(|| async {
         match engine.get(CLUSTER_KEY).await {
             Err(error) if error.to_string().contains("stream not found") => Ok(None),
@@ -175,7 +184,7 @@ pub(super) async fn read_cluster(engine: &Engine, waiting: &WaitReason) -> anyho
     let name = engine.names().cluster();
     let missing = || format!("cluster '{name}' does not exist: run `quelea cluster init`");
     let (_, value) = found.await.with_context(missing)?;
-    Ok(Record::read(&value)?)
+    Ok(value)
 }
 
 /// The key that names the cluster.

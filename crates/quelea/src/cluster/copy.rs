@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use broker::{Replay, ShardId};
-use cluster::{Body, ClusterId, Content, Cursor, Foreign, Mark, Piece};
+use cluster::{ClusterId, Cursor, Foreign, Mark, Piece, Portion};
 use storage::{
     Command, Completion, Fault, FaultKind, Follow, Identity, Outcome, Position, Record, Recovered,
     Refusal, Report, Settings,
@@ -193,10 +193,10 @@ impl LocalCopy {
         Ok(())
     }
 
-    /// Takes a message that counts, as a standby. Returns from which segment on the journal is
-    /// needed, if that has changed.
-    pub(crate) fn apply(&mut self, body: &Body) -> Result<Option<u32>, CopyFault> {
-        for piece in pieces(body) {
+    /// Takes what a message that counts holds of the shard, as a standby. Returns from which
+    /// segment on the journal is needed, if that has changed.
+    pub(crate) fn apply(&mut self, portion: &Portion) -> Result<Option<u32>, CopyFault> {
+        for piece in portion.pieces() {
             match piece {
                 Piece::Write { segment, offset, bytes } => {
                     self.apply_write(segment, offset, bytes)?
@@ -212,6 +212,13 @@ impl LocalCopy {
     }
 
     fn apply_write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), CopyFault> {
+        // The stream may begin in the midst of a segment that the shard does not need any more.
+        if let Some(Image { follow, .. }) = &mut self.image
+            && follow.is_before_beginning(offset)
+        {
+            follow.skip(segment, offset);
+            return Ok(());
+        }
         let known = match segment.cmp(&self.known_upto.segment()) {
             std::cmp::Ordering::Less => bytes.len(),
             std::cmp::Ordering::Greater => 0,
@@ -311,9 +318,9 @@ impl LocalCopy {
         }
     }
 
-    /// Takes a message that this node has appended.
-    pub(crate) fn store(&mut self, body: &Body) -> std::io::Result<()> {
-        for piece in pieces(body) {
+    /// Takes what a message that this node has appended holds of the shard.
+    pub(crate) fn store(&mut self, portion: &Portion) -> std::io::Result<()> {
+        for piece in portion.pieces() {
             match piece {
                 Piece::Write { segment, offset, bytes } => {
                     let of = (segment, self.context.settings.segment_bytes);
@@ -428,14 +435,6 @@ impl LocalCopy {
 
 fn new_replay() -> Replay {
     Replay::new(u64::from_ne_bytes(base::random()))
-}
-
-/// Only messages that were read already come here.
-fn pieces(body: &Body) -> Vec<Piece<'_>> {
-    match cluster::decode(body).map(|message| message.content) {
-        Ok(Content::Pieces(pieces)) => pieces,
-        _ => Vec::new(),
-    }
 }
 
 fn remove(path: &std::path::Path) -> std::io::Result<()> {

@@ -16,14 +16,13 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use broker::ShardId;
 use bytes::Bytes;
-use cluster::{ANSWER_MS_MAX, Answer, Body, LeaseAnswer, LeaseRequest, Request, Sequence};
+use cluster::{ANSWER_MS_MAX, Answer, Body, CELL, LeaseAnswer, LeaseRequest, Request, Sequence};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 /// A message of a stream that is followed.
 pub(crate) struct Followed {
-    pub(crate) shard: ShardId,
     /// Of the order to follow that it answers.
     pub(crate) round: u64,
     pub(crate) sequence: Sequence,
@@ -32,7 +31,8 @@ pub(crate) struct Followed {
 
 /// Where the messages of a stream that is followed go.
 pub(crate) struct FollowedBy {
-    pub(crate) shard: ShardId,
+    /// The name of the stream.
+    pub(crate) stream: String,
     pub(crate) round: u64,
     pub(crate) to: mpsc::Sender<Followed>,
 }
@@ -40,8 +40,7 @@ pub(crate) struct FollowedBy {
 impl FollowedBy {
     /// False: nobody takes them any more.
     async fn deliver(&self, sequence: Sequence, body: Body) -> bool {
-        let Self { shard, round, .. } = *self;
-        self.to.send(Followed { shard, round, sequence, body }).await.is_ok()
+        self.to.send(Followed { round: self.round, sequence, body }).await.is_ok()
     }
 }
 
@@ -67,12 +66,18 @@ impl Names {
         &self.cluster
     }
 
-    pub(crate) fn stream(&self, shard: ShardId) -> String {
-        format!("{}-shard-{shard:03}", self.cluster)
+    /// The stream of all shards of the only cell.
+    pub(crate) fn stream(&self) -> String {
+        format!("{}-cell-{CELL:03}", self.cluster)
     }
 
-    pub(crate) fn journal_subject(&self, shard: ShardId) -> String {
-        format!("quelea.{}.log.{shard:03}", self.cluster)
+    pub(crate) fn stream_subject(&self) -> String {
+        format!("quelea.{}.cell.{CELL:03}", self.cluster)
+    }
+
+    /// The stream of a shard in a cluster of format 1.
+    pub(crate) fn old_stream(&self, shard: ShardId) -> String {
+        format!("{}-shard-{shard:03}", self.cluster)
     }
 
     pub(crate) fn bucket(&self) -> String {
@@ -130,16 +135,15 @@ impl Engine {
         &self.names
     }
 
-    /// Asks a stream.
-    pub(crate) async fn ask(&self, shard: ShardId, request: Request) -> Answer {
-        let stream = self.names.stream(shard);
+    /// Asks the stream.
+    pub(crate) async fn ask(&self, request: Request) -> Answer {
+        let stream = self.names.stream();
         match request {
             Request::Append { after, body } => {
                 let mut headers = HeaderMap::new();
                 headers.insert("Nats-Expected-Last-Sequence", after.to_string());
                 let payload = Bytes::from_owner(body);
-                match self.publish_acked(self.names.journal_subject(shard), headers, payload).await
-                {
+                match self.publish_acked(self.names.stream_subject(), headers, payload).await {
                     Ok(sequence) => Answer::Appended(sequence),
                     Err(error) => answer_of(error),
                 }
@@ -150,10 +154,7 @@ impl Engine {
                     Err(error) => Answer::Unknown(error.to_string()),
                 }
             }
-            Request::Ends => match self.api(&format!("STREAM.INFO.{stream}"), Value::Null).await {
-                Ok(info) => ends(&info),
-                Err(error) => Answer::Unknown(error.to_string()),
-            },
+            Request::Ends => self.ends(&stream).await,
             Request::Purge { before } => {
                 let asked = json!({ "seq": before });
                 match self.api(&format!("STREAM.PURGE.{stream}"), asked).await {
@@ -161,6 +162,14 @@ impl Engine {
                     Err(error) => Answer::Unknown(error.to_string()),
                 }
             }
+        }
+    }
+
+    /// Asks where a stream begins and ends.
+    pub(crate) async fn ends(&self, stream: &str) -> Answer {
+        match self.api(&format!("STREAM.INFO.{stream}"), Value::Null).await {
+            Ok(info) => ends(&info),
+            Err(error) => Answer::Unknown(error.to_string()),
         }
     }
 
@@ -219,7 +228,8 @@ impl Engine {
     pub(crate) async fn follow(&self, from: Sequence, to: FollowedBy) {
         let mut next = from.max(1);
         loop {
-            let made = tokio::time::timeout(CONSUMER_TIMEOUT, self.consumer(to.shard, next)).await;
+            let made =
+                tokio::time::timeout(CONSUMER_TIMEOUT, self.consumer(&to.stream, next)).await;
             if let Ok(Ok(messages)) = made {
                 self.consume(messages, &mut next, &to).await;
             }
@@ -230,11 +240,11 @@ impl Engine {
 
     async fn consumer(
         &self,
-        shard: ShardId,
+        stream: &str,
         start_sequence: Sequence,
     ) -> Result<pull::Ordered, async_nats::Error> {
         let context = jetstream::new(self.client.clone());
-        let stream = context.get_stream_no_info(self.names.stream(shard)).await?;
+        let stream = context.get_stream_no_info(stream).await?;
         let config = pull::OrderedConfig {
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence },
             ..pull::OrderedConfig::default()
@@ -263,9 +273,8 @@ impl Engine {
 
     /// Delivers what the leader has behind what was delivered last; says how much.
     async fn read_on(&self, next: &mut Sequence, to: &FollowedBy) -> usize {
-        let stream = self.names.stream(to.shard);
         for count in 0..READ_ON_MAX {
-            let Ok(Some((sequence, body))) = self.stored(&stream, json!({ "seq": *next })).await
+            let Ok(Some((sequence, body))) = self.stored(&to.stream, json!({ "seq": *next })).await
             else {
                 return count;
             };

@@ -1,8 +1,8 @@
 //! `quelea cluster import`: the data directory of a broker without a cluster becomes the content of
-//! streams that are empty.
+//! a stream that is empty.
 //!
 //! It is a node that is active for as long as it appends: [`cluster::Node`] takes the lease, claims
-//! the streams and writes the journals, with the same fences. A key in the bucket says that it has
+//! the stream and writes the journals, with the same fences. A key in the bucket says that it has
 //! begun, and at the end that it is done. No node starts or serves in between, so an import that
 //! was broken off cannot be mistaken for a journal that ends there; the next run begins anew.
 
@@ -40,7 +40,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A holder of the lease has renewed it within this time.
 const LEASE_LOOK: Duration = Duration::from_millis(2500);
-/// The number that the claim of an import has in a stream.
+/// The number that the claim of an import has in the stream.
 const OWN_CLAIM: u64 = 1;
 /// Messages that wait, and answers. More wait in the engine.
 const FOLLOWED_MAX: usize = 16;
@@ -96,7 +96,7 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     say(&format!("reading {}", directory.display()));
     let opened = tokio::task::spawn_blocking(move || Source::open(&path, shards, segment_bytes));
     let source = opened.await.context("the reading thread stopped")??;
-    let revision = begin(engine, &facts).await?;
+    let revision = begin(engine).await?;
     let bytes = source.bytes();
     let records: u64 = source.journals.iter().map(|journal| journal.records).sum();
     let mut importer = Importer::new(engine, &facts, bytes);
@@ -128,38 +128,36 @@ fn say(text: &str) {
     eprintln!("quelea: {text}");
 }
 
-/// Makes sure that nobody uses the cluster and that its streams are empty, and notes that an import
+/// Makes sure that nobody uses the cluster and that its stream is empty, and notes that an import
 /// has begun. Returns the revision of the note.
-async fn begin(engine: &Engine, facts: &Record) -> anyhow::Result<u64> {
+async fn begin(engine: &Engine) -> anyhow::Result<u64> {
     let (revision, stage) = stage_of(&engine.get(IMPORT_KEY).await?)?;
     refuse_holder(engine).await?;
-    let full = used_streams(engine, facts.shards).await?;
+    let name = engine.names().stream();
+    let is_used = is_used(engine, &name).await?;
     match stage {
         Some(Stage::Done) => bail!(
             "a data directory was imported into this cluster already: start the nodes; for another \
              import, make a cluster with another `cluster.name`"
         ),
         Some(Stage::Begun) => {}
-        None if full.is_empty() => {}
+        None if !is_used => {}
         None => bail!(
-            "the streams of the cluster are not empty ({}): an import needs a cluster that no node \
-             has served yet. Make one with another `cluster.name`, or remove the streams and the \
-             bucket (`nats stream rm`), and run `quelea cluster init`",
-            full.join(", ")
+            "the stream of the cluster is not empty ({name}): an import needs a cluster that no \
+             node has served yet. Make one with another `cluster.name`, or remove the stream and \
+             the bucket (`nats stream rm`), and run `quelea cluster init`"
         ),
     }
     let value = serde_json::to_vec(&Stage::Begun)?;
     let Put::Written(revision) = engine.put_if(IMPORT_KEY, revision, value).await? else {
         bail!("another import begins at the same time: stop one of them, and run this again");
     };
-    if !full.is_empty() {
-        say("an import was aborted: its streams are created again");
-    }
-    for stream in &full {
-        // Whoever has begun another import since owns the streams.
+    if is_used {
+        say("an import was aborted: its stream is created again");
+        // Whoever has begun another import since owns the stream.
         let (now, _) = stage_of(&engine.get(IMPORT_KEY).await?)?;
         ensure!(now == revision, "another import has begun: stop one of them, and run this again");
-        make_anew(engine, stream).await?;
+        make_anew(engine, &name).await?;
     }
     Ok(revision)
 }
@@ -183,18 +181,11 @@ async fn refuse_holder(engine: &Engine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The names of streams that have or had messages.
-async fn used_streams(engine: &Engine, shards: u16) -> anyhow::Result<Vec<String>> {
-    let mut used = Vec::new();
-    for shard in 0..shards {
-        let name = engine.names().stream(shard);
-        let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await;
-        let info = info.with_context(|| format!("cannot query the stream '{name}'"))?;
-        if info["state"]["last_seq"].as_u64() != Some(0) {
-            used.push(name);
-        }
-    }
-    Ok(used)
+/// Whether a stream has or had messages.
+async fn is_used(engine: &Engine, name: &str) -> anyhow::Result<bool> {
+    let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await;
+    let info = info.with_context(|| format!("cannot query the stream '{name}'"))?;
+    Ok(info["state"]["last_seq"].as_u64() != Some(0))
 }
 
 /// Sequences would go on where they were, and nodes would wait for messages that are gone: so a
@@ -210,7 +201,7 @@ async fn make_anew(engine: &Engine, name: &str) -> anyhow::Result<()> {
 
 /// An answer of the engine.
 enum Heard {
-    Stream(ShardId, RequestId, Answer),
+    Stream(RequestId, Answer),
     Lease(RequestId, LeaseAnswer),
     Followed(Followed),
 }
@@ -223,11 +214,12 @@ struct Importer {
     hear: mpsc::UnboundedSender<Heard>,
     followed: mpsc::Receiver<Followed>,
     follow: mpsc::Sender<Followed>,
-    followers: Vec<Option<oneshot::Sender<()>>>,
+    follower: Option<oneshot::Sender<()>>,
     completed: Option<Completion>,
     ended: Option<String>,
     commands: u64,
     shard: ShardId,
+    shards: ShardId,
     bytes: u64,
     bytes_done: u64,
     said_at: Instant,
@@ -241,13 +233,14 @@ impl Importer {
             identity: cluster::Identity { node: NODE.into(), instance, address: String::new() },
             seed: u64::from_ne_bytes(base::random()),
             timing: cluster::Timing::default(),
+            span_bytes_min: cluster::span_bytes_min(facts.shards, facts.segment_bytes),
         };
         let cursors = vec![Cursor::default(); usize::from(facts.shards)];
         let (hear, heard) = mpsc::unbounded_channel();
         let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
         Self {
             engine: engine.clone(),
-            followers: cursors.iter().map(|_| None).collect(),
+            follower: None,
             node: Node::new(settings, cursors, boot_ms()),
             heard,
             hear,
@@ -257,6 +250,7 @@ impl Importer {
             ended: None,
             commands: 0,
             shard: 0,
+            shards: facts.shards,
             bytes,
             bytes_done: 0,
             said_at: Instant::now() + PROGRESS_INTERVAL,
@@ -265,15 +259,15 @@ impl Importer {
 
     async fn take_role(&mut self) -> anyhow::Result<()> {
         while !matches!(self.node.role(), Role::Active { .. }) {
-            self.turn("waits for the lease and the streams").await?;
+            self.turn("waits for the lease and the stream").await?;
         }
         Ok(())
     }
 
-    /// The streams must hold nothing but the claims of this import. If they do not, why not.
+    /// The stream must hold nothing but the claim of this import. If it does not, why not.
     fn why_not_alone(&self) -> Option<String> {
-        let used = self.node.streams().position(|stream| stream.last != OWN_CLAIM)?;
-        let stream = self.engine.names().stream(used as ShardId);
+        self.node.streams().find(|stream| stream.last != OWN_CLAIM)?;
+        let stream = self.engine.names().stream();
         Some(format!(
             "a node has written to the stream '{stream}' meanwhile: stop all nodes, and run this \
              again"
@@ -316,7 +310,8 @@ impl Importer {
             self.commands += 1;
             let id = CommandId(self.commands);
             let command = Command::Commit { id, steps: steps.clone(), resume };
-            self.node.submit(self.shard, command, boot_ms());
+            // Nothing is reclaimed, so it does not matter what of it is live.
+            self.node.submit(self.shard, command, 0, boot_ms());
             let outcome = loop {
                 self.turn("appends").await?;
                 if let Some(done) = self.completed.take_if(|done| done.id == id) {
@@ -346,7 +341,7 @@ impl Importer {
                      the disks of the NATS servers), and run this again",
                     fault.detail
                 ),
-                _ => bail!("the streams cannot be written: {}", fault.detail),
+                _ => bail!("the stream cannot be written: {}", fault.detail),
             }
         }
         Ok(())
@@ -412,10 +407,10 @@ impl Importer {
             () = sleep_until(due) => return Ok(()),
         };
         match heard {
-            Heard::Stream(shard, id, answer) => self.node.on_answer(shard, id, answer, boot_ms()),
+            Heard::Stream(id, answer) => self.node.on_answer(id, answer, boot_ms()),
             Heard::Lease(id, answer) => self.node.on_lease_answer(id, answer, boot_ms()),
-            Heard::Followed(Followed { shard, sequence, body, .. }) => {
-                self.node.on_message(shard, sequence, &body, boot_ms());
+            Heard::Followed(Followed { sequence, body, .. }) => {
+                self.node.on_message(sequence, &body, boot_ms());
             }
         }
         self.apply_effects();
@@ -424,7 +419,7 @@ impl Importer {
 
     fn say_progress(&self, doing: &str) {
         let (done, all) = (self.bytes_done, self.bytes);
-        let (shard, shards) = (self.shard, self.followers.len());
+        let (shard, shards) = (self.shard, self.shards);
         let streams = self.node.streams();
         let why = streams.filter_map(|stream| stream.fault.or(stream.unavailable)).next();
         let why = why.or_else(|| self.node.unreachable().map(str::to_owned));
@@ -443,19 +438,20 @@ impl Importer {
     fn apply(&mut self, effect: Effect) {
         let (engine, hear) = (self.engine.clone(), self.hear.clone());
         match effect {
-            Effect::Ask(shard, id, request) => drop(tokio::spawn(async move {
-                let answer = engine.ask(shard, request).await;
-                let _ = hear.send(Heard::Stream(shard, id, answer));
+            Effect::Ask(id, request) => drop(tokio::spawn(async move {
+                let answer = engine.ask(request).await;
+                let _ = hear.send(Heard::Stream(id, answer));
             })),
             Effect::AskLease(id, request) => drop(tokio::spawn(async move {
                 let answer = engine.ask_lease(request).await;
                 let _ = hear.send(Heard::Lease(id, answer));
             })),
-            Effect::Follow(shard, from) => {
+            Effect::Follow(from) => {
                 let (stop, stopped) = oneshot::channel();
-                self.followers[usize::from(shard)] = Some(stop);
+                self.follower = Some(stop);
                 // Nothing is read twice from a stream that only this process writes.
-                let follow = FollowedBy { shard, round: 0, to: self.follow.clone() };
+                let stream = engine.names().stream();
+                let follow = FollowedBy { stream, round: 0, to: self.follow.clone() };
                 tokio::spawn(async move {
                     tokio::select! {
                         () = engine.follow(from, follow) => {}
@@ -463,7 +459,7 @@ impl Importer {
                     }
                 });
             }
-            Effect::Unfollow(shard) => self.followers[usize::from(shard)] = None,
+            Effect::Unfollow => self.follower = None,
             Effect::Done(_, completion) => self.completed = Some(completion),
             Effect::Role(Role::Ended(why)) => self.ended = Some(why),
             // There is no local copy.
@@ -472,6 +468,7 @@ impl Importer {
             | Effect::Apply(..)
             | Effect::Store(..)
             | Effect::Background(..)
+            | Effect::Renew(..)
             | Effect::Role(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! `quelea cluster init`: the streams and the bucket of a cluster.
+//! `quelea cluster init`: the stream and the bucket of a cluster.
 
 use anyhow::{Context as _, bail, ensure};
 use cluster::Record;
@@ -13,9 +13,9 @@ pub(crate) struct Plan {
     /// The number was asked for. If not, that of a cluster that is there is taken.
     pub(crate) shards_are_fixed: bool,
     pub(crate) segment_bytes: u32,
-    /// Copies that the engine keeps of each stream.
+    /// Copies that the engine keeps of the stream.
     pub(crate) replicas: u8,
-    /// Of each stream; `None`: no limit.
+    /// Of the stream; `None`: no limit.
     pub(crate) stream_bytes_max: Option<u64>,
 }
 
@@ -60,23 +60,21 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
         record.shards,
         plan.shards
     );
-    for shard in 0..record.shards {
-        let stream = json!({
-            "name": names.stream(shard),
-            "subjects": [names.journal_subject(shard)],
-            "retention": "limits",
-            "storage": "file",
-            "num_replicas": plan.replicas,
-            "max_msgs_per_subject": -1,
-            "max_age": 0,
-            "max_msgs": -1,
-            "max_bytes": plan.stream_bytes_max.map_or(-1, |bytes| bytes as i64),
-            "discard": "new",
-            "duplicate_window": NO_DEDUPLICATION_NS,
-            "allow_direct": true,
-        });
-        ensure_stream(engine, &names.stream(shard), &stream, &mut made).await?;
-    }
+    let stream = json!({
+        "name": names.stream(),
+        "subjects": [names.stream_subject()],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": plan.replicas,
+        "max_msgs_per_subject": -1,
+        "max_age": 0,
+        "max_msgs": -1,
+        "max_bytes": plan.stream_bytes_max.map_or(-1, |bytes| bytes as i64),
+        "discard": "new",
+        "duplicate_window": NO_DEDUPLICATION_NS,
+        "allow_direct": true,
+    });
+    ensure_stream(engine, &names.stream(), &stream, &mut made).await?;
     made.id = record.id_in_hex();
     made.shards = record.shards;
     Ok(made)

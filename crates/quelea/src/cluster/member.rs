@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use broker::ShardId;
 use cluster::{
-    Answer, Body, Cursor, Effect, LeaseAnswer, Misfit, Node, Peers, Request, RequestId, Role,
+    Answer, Cursor, Effect, LeaseAnswer, Misfit, Node, Peers, Portion, Request, RequestId, Role,
     Sequence,
 };
 use session::Message;
@@ -43,10 +43,11 @@ const FOLLOWED_MAX: usize = 256;
 
 /// What others ask of the member's thread.
 pub(crate) enum Order {
-    /// A command of a shard's journal. Each journal bounds how many are under way.
-    Submit(ShardId, Command),
-    /// From now on the completions of the shard go there.
-    Attach(ShardId, Done),
+    /// A command of a shard's journal, and how many of its bytes are live. Each journal bounds how
+    /// many are under way.
+    Submit(ShardId, Command, u64),
+    /// From now on what the shard's journal has to hear goes there.
+    Attach(ShardId, Hear),
     /// The journals are closed: give the role back, to this node if one is named.
     Release(Option<String>),
     PutFile(PutFile),
@@ -58,8 +59,15 @@ pub(crate) enum Order {
     Serving,
 }
 
-/// Takes the completions of a journal.
-pub(crate) type Done = Box<dyn Fn(Completion) + Send>;
+/// What a journal has to hear.
+pub(crate) enum JournalInput {
+    Done(Completion),
+    /// It is to do without its segments up to this one.
+    Renew(u32),
+}
+
+/// Takes it.
+pub(crate) type Hear = Box<dyn Fn(JournalInput) + Send>;
 
 /// What the start of the broker waits for.
 pub(crate) enum Turn {
@@ -237,14 +245,14 @@ impl Taken {
 
 /// An answer of the engine.
 enum Heard {
-    Stream(ShardId, RequestId, Answer),
+    Stream(RequestId, Answer),
     Lease(RequestId, LeaseAnswer),
 }
 
 struct Loop {
     node: Node,
     copies: Vec<LocalCopy>,
-    done: Vec<Option<Done>>,
+    journals: Vec<Option<Hear>>,
     engine: Engine,
     files: Files,
     talk: Talk,
@@ -256,9 +264,9 @@ struct Loop {
     hear: mpsc::UnboundedSender<Heard>,
     followed: mpsc::Receiver<Followed>,
     follow: mpsc::Sender<Followed>,
-    followers: Vec<Option<oneshot::Sender<()>>>,
-    /// Of each shard, how often it was followed from somewhere.
-    rounds: Vec<u64>,
+    follower: Option<oneshot::Sender<()>>,
+    /// How often the stream was followed from somewhere.
+    round: u64,
     /// The copy was given up once for what the stream says.
     has_started_over: Vec<bool>,
     /// This node is active, and the start of the broker does not know yet.
@@ -299,9 +307,9 @@ impl Loop {
         let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
         Self {
             node: Node::new(settings, cursors, boot_ms()),
-            done: copies.iter().map(|_| None).collect(),
-            followers: copies.iter().map(|_| None).collect(),
-            rounds: vec![0; copies.len()],
+            journals: copies.iter().map(|_| None).collect(),
+            follower: None,
+            round: 0,
             has_started_over: vec![false; copies.len()],
             taken: None,
             is_served: false,
@@ -383,31 +391,34 @@ impl Loop {
         let due = place_at.get_or_insert(Instant::now() + PLACE_DELAY);
         if *due <= Instant::now() {
             *due = Instant::now() + PLACE_INTERVAL;
-            tokio::spawn(move_one_leader(self.engine.clone(), self.copies.len() as ShardId));
+            tokio::spawn(move_one_leader(self.engine.clone()));
         }
     }
 
     fn on_heard(&mut self, heard: Heard) {
         let now_ms = boot_ms();
         match heard {
-            Heard::Stream(shard, id, answer) => self.node.on_answer(shard, id, answer, now_ms),
+            Heard::Stream(id, answer) => self.node.on_answer(id, answer, now_ms),
             Heard::Lease(id, answer) => self.node.on_lease_answer(id, answer, now_ms),
         }
     }
 
     fn on_followed(&mut self, followed: Followed) {
-        let Followed { shard, round, sequence, body } = followed;
+        let Followed { round, sequence, body } = followed;
         // After a start over, messages of before may still be queued.
-        if round == self.rounds[usize::from(shard)] {
-            self.node.on_message(shard, sequence, &body, boot_ms());
+        if round == self.round {
+            self.read = (self.read.0 + 1, self.read.1 + body.len() as u64);
+            self.node.on_message(sequence, &body, boot_ms());
             self.apply_effects();
         }
     }
 
     async fn on_order(&mut self, order: Order) {
         match order {
-            Order::Submit(shard, command) => self.node.submit(shard, command, boot_ms()),
-            Order::Attach(shard, done) => self.done[usize::from(shard)] = Some(done),
+            Order::Submit(shard, command, live_bytes) => {
+                self.node.submit(shard, command, live_bytes, boot_ms());
+            }
+            Order::Attach(shard, hear) => self.journals[usize::from(shard)] = Some(hear),
             Order::Release(successor) => self.node.release(successor),
             Order::PutFile(put) => self.files.put(put).await,
             // Who asked may have given up; then the unpinning follows.
@@ -492,16 +503,16 @@ impl Loop {
 
     fn apply(&mut self, effect: Effect) {
         match effect {
-            Effect::Ask(shard, id, request) => {
+            Effect::Ask(id, request) => {
                 let (engine, hear) = (self.engine.clone(), self.hear.clone());
                 let counts = self.member.counts.clone();
                 tokio::spawn(async move {
                     let is_append = matches!(request, Request::Append { .. });
-                    let answer = engine.ask(shard, request).await;
+                    let answer = engine.ask(request).await;
                     if is_append && matches!(answer, Answer::Unknown(_)) {
                         counts.note_unknown_append();
                     }
-                    let _ = hear.send(Heard::Stream(shard, id, answer));
+                    let _ = hear.send(Heard::Stream(id, answer));
                 });
             }
             Effect::AskLease(id, request) => {
@@ -511,8 +522,8 @@ impl Loop {
                     let _ = hear.send(Heard::Lease(id, answer));
                 });
             }
-            Effect::Follow(shard, from) => self.follow(shard, from),
-            Effect::Unfollow(shard) => self.followers[usize::from(shard)] = None,
+            Effect::Follow(from) => self.follow(from),
+            Effect::Unfollow => self.follower = None,
             Effect::StartOver(shard) => {
                 tracing::warn!(
                     shard,
@@ -522,39 +533,43 @@ impl Loop {
                 self.note_local(started);
             }
             Effect::NewWriter(shard, _) => self.copies[usize::from(shard)].on_new_writer(),
-            Effect::Apply(shard, _, body) => {
-                self.read = (self.read.0 + 1, self.read.1 + body.len() as u64);
-                self.apply_message(shard, &body);
-            }
-            Effect::Store(shard, _, body) => {
-                let stored = self.copies[usize::from(shard)].store(&body);
+            Effect::Apply(_, portion) => self.apply_portion(&portion),
+            Effect::Store(_, portion) => {
+                let stored = self.copies[usize::from(portion.shard)].store(&portion);
                 self.note_local(stored);
             }
             Effect::Background(shard, command) => {
                 let completion = self.copies[usize::from(shard)].carry_out(command);
-                self.complete(shard, completion);
+                self.hand_over(shard, JournalInput::Done(completion));
             }
-            Effect::Done(shard, completion) => self.complete(shard, completion),
+            Effect::Done(shard, completion) => {
+                self.hand_over(shard, JournalInput::Done(completion));
+            }
+            Effect::Renew(shard, segment) => {
+                tracing::debug!(shard, segment, "emptying a segment that keeps the stream long");
+                self.hand_over(shard, JournalInput::Renew(segment));
+            }
             Effect::Role(role) => self.on_role(role),
         }
     }
 
-    fn follow(&mut self, shard: ShardId, from: Sequence) {
+    fn follow(&mut self, from: Sequence) {
         let (stop, stopped) = oneshot::channel();
-        self.followers[usize::from(shard)] = Some(stop);
-        let round = &mut self.rounds[usize::from(shard)];
-        *round += 1;
-        let (engine, round, to) = (self.engine.clone(), *round, self.follow.clone());
+        self.follower = Some(stop);
+        self.round += 1;
+        let (engine, round, to) = (self.engine.clone(), self.round, self.follow.clone());
+        let stream = engine.names().stream();
         tokio::spawn(async move {
             tokio::select! {
-                () = engine.follow(from, FollowedBy { shard, round, to }) => {}
+                () = engine.follow(from, FollowedBy { stream, round, to }) => {}
                 _ = stopped => {}
             }
         });
     }
 
-    fn apply_message(&mut self, shard: ShardId, body: &Body) {
-        match self.copies[usize::from(shard)].apply(body) {
+    fn apply_portion(&mut self, portion: &Portion) {
+        let shard = portion.shard;
+        match self.copies[usize::from(shard)].apply(portion) {
             Ok(None) => {}
             Ok(Some(oldest)) => self.node.forget_segments_below(shard, oldest),
             Err(CopyFault::Files(error)) => self.note_local(Err(error)),
@@ -564,7 +579,7 @@ impl Loop {
                 tracing::warn!(shard, %fault, "rebuilding the local copy from the stream");
                 self.node.start_over(shard);
             }
-            Err(fault) => self.node.on_refused(shard, fault.to_string()),
+            Err(fault) => self.node.on_refused(shard, &fault.to_string()),
         }
     }
 
@@ -574,9 +589,9 @@ impl Loop {
         }
     }
 
-    fn complete(&self, shard: ShardId, completion: Completion) {
-        if let Some(done) = &self.done[usize::from(shard)] {
-            done(completion);
+    fn hand_over(&self, shard: ShardId, input: JournalInput) {
+        if let Some(hear) = &self.journals[usize::from(shard)] {
+            hear(input);
         }
     }
 
@@ -722,7 +737,7 @@ impl Loop {
             is_unavailable: stream.fault.is_none() && stream.unavailable.is_some(),
             fault: stream.fault.or(stream.unavailable).unwrap_or_default(),
         });
-        let ends = self.node.streams().map(|stream| stream.end.unwrap_or_default());
+        let end = self.node.streams().find_map(|stream| stream.end);
         let mut view = self.member.view.lock().unwrap_or_else(PoisonError::into_inner);
         view.own = NodeStatus {
             role: talk::word(role, is_acting).to_owned(),
@@ -735,7 +750,7 @@ impl Loop {
         let holder = self.node.holder().filter(|holder| !holder.is_released);
         view.holder = holder.map(|holder| holder.holder.node.clone());
         view.holder_address = holder.map(|holder| holder.holder.address.clone());
-        view.ends = ends.collect();
+        view.end = end.unwrap_or_default();
         (view.read_messages, view.read_bytes) = self.read;
         view.is_engine_connected = self.engine.is_connected();
     }

@@ -41,7 +41,7 @@ use engine::Engine;
 pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
 pub use lag::Lag;
 pub use login::check_files;
-pub(crate) use member::{Member, Order, Turn};
+pub(crate) use member::{JournalInput, Member, Order, Turn};
 pub use operate::{ClusterArgs, run};
 use talk::Talk;
 pub(crate) use talk::{NodeStatus, Status};
@@ -168,6 +168,7 @@ impl Clustered {
                 identity,
                 seed: u64::from_ne_bytes(base::random()),
                 timing: cluster::Timing::default(),
+                span_bytes_min: cluster::span_bytes_min(shards, facts.segment_bytes),
             },
             context: copy::CopyContext { cluster: facts.id, shards, settings: settings.clone() },
             data: data.clone(),

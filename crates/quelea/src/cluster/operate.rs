@@ -30,7 +30,7 @@ pub struct ClusterArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum ClusterCommand {
-    /// Create the streams and the bucket in NATS. Existing ones are checked and not changed.
+    /// Create the stream and the bucket in NATS. Existing ones are checked and not changed.
     Init {
         #[command(flatten)]
         common: Common,
@@ -73,7 +73,7 @@ enum ClusterCommand {
 /// Requirements for the NATS servers.
 #[derive(Clone, Debug, Args)]
 struct Demands {
-    /// Create streams with one copy instead of three. The loss of a NATS server then loses
+    /// Create the stream with one copy instead of three. The loss of a NATS server then loses
     /// messages.
     #[arg(long)]
     allow_unreplicated: bool,
@@ -206,23 +206,20 @@ struct ShownStream {
 }
 
 async fn status(engine: &Engine, as_json: bool) -> anyhow::Result<()> {
-    let facts = connect::read_cluster(engine, &WaitReason::default()).await?;
+    connect::read_cluster(engine, &WaitReason::default()).await?;
     let nodes = ask_all(engine, &Question::Status).await?;
     let lease = engine.get(LEASE_KEY).await?;
     let lease: Option<cluster::LeaseValue> =
         lease.and_then(|(_, value)| serde_json::from_slice(&value).ok());
-    let mut streams = Vec::new();
-    for shard in 0..facts.shards {
-        let name = engine.names().stream(shard);
-        let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await?;
-        streams.push(stream_of(name, &info));
-    }
+    let name = engine.names().stream();
+    let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await?;
+    let stream = stream_of(name, &info);
     let shown = Shown {
         active: lease.as_ref().map(|lease| lease.holder.node.clone()),
         epoch: lease.as_ref().map_or(0, |lease| lease.epoch),
         is_released: lease.as_ref().is_some_and(|lease| lease.is_released),
-        nodes: with_lags(nodes, &streams),
-        streams,
+        nodes: with_lags(nodes, stream.last),
+        streams: vec![stream],
     };
     let text = match as_json {
         true => format!("{}\n", serde_json::to_string_pretty(&shown)?),
@@ -248,15 +245,14 @@ fn stream_of(name: String, info: &Value) -> ShownStream {
     }
 }
 
-/// How far each node is behind the active one, or behind the streams where there is none.
-fn with_lags(nodes: Vec<NodeStatus>, streams: &[ShownStream]) -> Vec<ShownNode> {
+/// How far each node is behind the active one, or behind the stream where there is none.
+fn with_lags(nodes: Vec<NodeStatus>, end: u64) -> Vec<ShownNode> {
     let active = writer_among(&nodes).cloned();
-    let ends: Vec<u64> = streams.iter().map(|stream| stream.last).collect();
     let lagging = |status: NodeStatus| {
         let writes = active.as_ref().is_some_and(|active| active.node == status.node);
         let lags = match writes {
             true => Vec::new(),
-            false => Lag::of_shards(&status, active.as_ref(), &ends),
+            false => Lag::of_shards(&status, active.as_ref(), end),
         };
         ShownNode { status, lag: Lag::worst(&lags), lags }
     };
@@ -276,10 +272,9 @@ fn table(shown: &Shown) -> String {
     for node in &shown.nodes {
         let NodeStatus { node: name, role, version, config, detail, .. } = &node.status;
         text.push_str(&format!("{name:17} {role:10} {version:8} {config:9} {detail}\n"));
-        for (number, shard) in node.status.shards.iter().enumerate() {
-            if !shard.fault.is_empty() {
-                text.push_str(&format!("  shard {number}: {}\n", shard.fault));
-            }
+        // The stream of all shards is one.
+        if let Some(shard) = node.status.shards.iter().find(|shard| !shard.fault.is_empty()) {
+            text.push_str(&format!("  {}\n", shard.fault));
         }
     }
     if is_mixed {
@@ -288,7 +283,7 @@ fn table(shown: &Shown) -> String {
     text.push_str(
         "\nstream                      leader        last message        bytes  replicas\n",
     );
-    for (shard, stream) in shown.streams.iter().enumerate() {
+    for stream in &shown.streams {
         text.push_str(&format!(
             "{:27} {:12} {:13} {:12}  {} of {} current\n",
             stream.name,
@@ -298,8 +293,8 @@ fn table(shown: &Shown) -> String {
             stream.replicas_current,
             stream.replicas
         ));
-        for node in &shown.nodes {
-            let Some(Lag { messages, bytes, seconds }) = node.lags.get(shard) else { continue };
+        for node in shown.nodes.iter().filter(|node| !node.lags.is_empty()) {
+            let Lag { messages, bytes, seconds } = node.lag;
             text.push_str(&format!(
                 "  {:25} lag {messages} messages, {bytes} bytes, {seconds:.1} s\n",
                 node.status.node

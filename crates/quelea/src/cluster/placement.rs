@@ -1,4 +1,4 @@
-//! Where the streams and the bucket are led: not beside the active node, so that the loss of its
+//! Where the stream and the bucket are led: not beside the active node, so that the loss of its
 //! machine needs no election of NATS before another node can take over.
 
 use std::time::Duration;
@@ -15,12 +15,11 @@ pub(super) const PLACE_DELAY: Duration = Duration::from_secs(10);
 
 /// Moves the first stream that the server led which this node is connected to. Another stream, or
 /// another try, is left to the next call.
-pub(super) async fn move_one_leader(engine: Engine, shards: u16) {
+pub(super) async fn move_one_leader(engine: Engine) {
     let own = engine.client().server_info().server_name;
     let names = engine.names();
     // The lease first: a takeover begins with it.
-    for stream in [names.bucket_stream()].into_iter().chain((0..shards).map(|it| names.stream(it)))
-    {
+    for stream in [names.bucket_stream(), names.stream()] {
         let Ok(info) = engine.api(&format!("STREAM.INFO.{stream}"), Value::Null).await else {
             return;
         };

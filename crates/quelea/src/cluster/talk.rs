@@ -71,10 +71,10 @@ pub(crate) struct Status {
     /// Who has the lease, as far as this node knows.
     pub(crate) holder: Option<String>,
     pub(crate) holder_address: Option<String>,
-    /// The last message of each stream as this node has measured it.
-    pub(crate) ends: Vec<u64>,
+    /// The last message of the stream as this node has measured it.
+    pub(crate) end: u64,
     pub(crate) is_engine_connected: bool,
-    /// Messages of the streams that this node has taken in since it began, and their bytes.
+    /// Messages of the stream that this node has taken in since it began, and their bytes.
     pub(crate) read_messages: u64,
     pub(crate) read_bytes: u64,
 }

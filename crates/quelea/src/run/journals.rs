@@ -15,7 +15,7 @@ use storage::{
 
 use super::mailbox::{Item, Mailbox};
 use super::timing::Timing;
-use crate::cluster::{Member, Order};
+use crate::cluster::{JournalInput, Member, Order};
 use crate::http::{Health, State};
 use data::{Done, JournalDisk, JournalFiles, Owner};
 
@@ -83,26 +83,37 @@ impl Submitted {
 }
 
 impl Disk {
-    fn attach(member: Member, shard: ShardId, done: impl Fn(Vec<Done>) + Send + 'static) -> Self {
+    fn attach(
+        member: Member,
+        shard: ShardId,
+        done: impl Fn(Vec<Done>) + Send + 'static,
+        mailbox: Arc<Mailbox>,
+    ) -> Self {
         let submitted = Arc::<Submitted>::default();
         let known = submitted.clone();
-        let done = Box::new(move |completion: Completion| {
-            let took = known.take(completion.id).unwrap_or_default();
-            done(vec![Done { journal: shard, completion, took }]);
+        let hear = Box::new(move |input: JournalInput| match input {
+            JournalInput::Done(completion) => {
+                let took = known.take(completion.id).unwrap_or_default();
+                done(vec![Done { journal: shard, completion, took }]);
+            }
+            JournalInput::Renew(segment) => mailbox.put(Item::RenewLog(shard, segment)),
         });
-        member.order(Order::Attach(shard, done));
+        member.order(Order::Attach(shard, hear));
         Self::Member(member, shard, submitted)
     }
 
-    /// `is_shared`: of a commit, others came while the one before it was under way.
-    fn submit(&self, command: Command, is_shared: bool) -> Result<(), Completion> {
+    /// `journal`: whose command it is.
+    fn submit(&self, command: Command, journal: Option<&Journal>) -> Result<(), Completion> {
         match self {
-            Self::Files(disk) => disk.submit(command, is_shared),
+            Self::Files(disk) => {
+                disk.submit(command, journal.is_some_and(Journal::is_commit_shared))
+            }
             Self::Member(member, shard, submitted) => {
                 if let Command::Commit { id, .. } = &command {
                     submitted.note(*id);
                 }
-                member.order(Order::Submit(*shard, command));
+                let live_bytes = journal.map_or(0, Journal::live_bytes);
+                member.order(Order::Submit(*shard, command, live_bytes));
                 Ok(())
             }
         }
@@ -178,7 +189,7 @@ impl Journals {
                 match place {
                     JournalBackend::Files(files) => files_of.push((shard, files)),
                     JournalBackend::Member(member) => {
-                        attached.push(Disk::attach(member, shard, done));
+                        attached.push(Disk::attach(member, shard, done, mailbox.clone()));
                     }
                 }
             }
@@ -247,9 +258,8 @@ impl Journals {
                 Disk::Member(..) => false,
             };
             shard.take_disk_commands(&mut self.commands, now_ms);
-            let is_shared = shard.journal().is_some_and(Journal::is_commit_shared);
             for command in self.commands.drain(..) {
-                if let Err(completion) = self.disks[place].submit(command, is_shared) {
+                if let Err(completion) = self.disks[place].submit(command, shard.journal()) {
                     self.mailbox.put(Item::Disk(shard.id(), Box::new(completion)));
                 }
             }

@@ -1,49 +1,40 @@
 //! What planted bugs do in the engine.
 
-use cluster::{Answer, Body, Content, Request, Sequence, ShardId, decode};
+use cluster::{Answer, Body, Content, Request, Sequence, decode};
 
 use super::engine::Asker;
-
-/// The stream that [`Sabotage::SkipClaim`](crate::Sabotage::SkipClaim) leaves out.
-const UNCLAIMED: ShardId = 0;
 
 /// Where the number stands in a message.
 const NUMBER_AT: usize = 38;
 
-/// A node that has become active without a claim in one stream. It takes the claim for stored: of
-/// what it asks and is answered there, sequences are greater by one than in the stream.
+/// A node that has become active without a claim. It takes the claim for stored: of what it asks and
+/// is answered, sequences are greater by one than in the stream.
 #[derive(Debug, Default)]
 pub(crate) struct Unclaimed {
     by: Option<(Asker, Sequence, Body)>,
 }
 
 impl Unclaimed {
-    /// True: the request is a claim that is not to be stored. The first claim of a stream is: there
+    /// True: the request is a claim that is not to be stored. The first claim of the stream is: there
     /// is no earlier writer.
-    pub(crate) fn swallows(
-        &mut self,
-        asker: Asker,
-        shard: ShardId,
-        request: &Request,
-        last: Sequence,
-    ) -> bool {
+    pub(crate) fn swallows(&mut self, asker: Asker, request: &Request, last: Sequence) -> bool {
         let Request::Append { after, body } = request else { return false };
         let is_claim = decode(body).is_ok_and(|it| matches!(it.content, Content::Claim { .. }));
-        let is_next = shard == UNCLAIMED && *after == last && last > 0;
-        if !is_claim || !is_next || self.is_of(asker, shard) {
+        let is_next = *after == last && last > 0;
+        if !is_claim || !is_next || self.is_of(asker) {
             return false;
         }
         self.by = Some((asker, last + 1, body.clone()));
         true
     }
 
-    pub(crate) fn is_of(&self, asker: Asker, shard: ShardId) -> bool {
-        shard == UNCLAIMED && self.by.as_ref().is_some_and(|(by, ..)| *by == asker)
+    pub(crate) fn is_of(&self, asker: Asker) -> bool {
+        self.by.as_ref().is_some_and(|(by, ..)| *by == asker)
     }
 
     /// What this node reads in the place of its claim.
-    pub(crate) fn claim(&self, asker: Asker, shard: ShardId, from: Sequence) -> Option<Body> {
-        let (_, at, body) = self.by.as_ref().filter(|_| self.is_of(asker, shard))?;
+    pub(crate) fn claim(&self, asker: Asker, from: Sequence) -> Option<Body> {
+        let (_, at, body) = self.by.as_ref().filter(|_| self.is_of(asker))?;
         (*at == from).then(|| body.clone())
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     /// Other versions of the program.
     programs: bool,
     pub(crate) lease: LeaseFormat,
-    /// Streams get full.
+    /// The stream gets full.
     pub(crate) fills: bool,
     /// The engine falls silent in the midst of takeovers.
     pub(crate) silences: bool,
@@ -165,8 +165,8 @@ impl World {
     fn bring_foreign_data(&mut self, member: usize) -> Result<(), String> {
         self.kill(member)?;
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
-        let ends = cluster.engine.ends();
-        cluster.members[member].get_foreign_data(&ends);
+        let end = cluster.engine.end();
+        cluster.members[member].get_foreign_data(end);
         self.note(|| format!("node {member} has the data of another cluster"));
         Ok(())
     }
@@ -315,6 +315,7 @@ impl World {
             return Ok(());
         }
         self.await_all_caught_up()?;
+        self.await_short_stream()?;
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         // Nothing was refused since all came to rest.
         cluster.may_have_refused = false;

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use broker::{Replay, ShardId};
-use cluster::{Body, ClusterId, Content, Cursor, Foreign, Mark, Piece, Sequence, VERSION, decode};
+use cluster::{ClusterId, Cursor, Foreign, Mark, Piece, Portion, Sequence, VERSION};
 use storage::testing::{Crash, SimDisk};
 use storage::{
     Command, CommandId, Completion, Follow, Identity, Ledger, Position, Record, Recovered,
@@ -104,7 +104,8 @@ impl Copy {
     /// Whether the files are of this cluster.
     pub(crate) fn check(&self, own: &ClusterId) -> Result<Option<Mark>, Foreign> {
         // A later program knows later versions.
-        let known = |mark: &Mark| mark.version.saturating_sub(self.format - VERSION).max(1);
+        let later = self.format - VERSION;
+        let known = |mark: &Mark| mark.version.saturating_sub(later).max(VERSION);
         let mark = self.mark.clone().map(|mark| Mark { version: known(&mark), ..mark }.to_bytes());
         Mark::admit(mark.as_deref(), !self.disk.files().is_empty(), own)
     }
@@ -165,13 +166,14 @@ impl Copy {
         }
     }
 
-    /// Takes a message that counts, as a standby. Some: the journal is needed from this segment on.
+    /// Takes what a message that counts holds of the shard, as a standby. Some: the journal is needed
+    /// from this segment on.
     pub(crate) fn apply(
         &mut self,
-        body: &Body,
+        portion: &Portion,
         is_replayed: IsReplayed<'_>,
     ) -> Result<Option<u32>, String> {
-        for piece in pieces(body) {
+        for piece in portion.pieces() {
             match piece {
                 Piece::Write { segment, offset, bytes } => {
                     self.apply_write(segment, offset, bytes, is_replayed)?;
@@ -193,6 +195,12 @@ impl Copy {
         bytes: &[u8],
         is_replayed: IsReplayed<'_>,
     ) -> Result<(), String> {
+        if let Some(Image { follow, .. }) = &mut self.image
+            && follow.is_before_beginning(offset)
+        {
+            follow.skip(segment, offset);
+            return Ok(());
+        }
         let known = match segment.cmp(&self.known_upto.segment()) {
             Ordering::Less => bytes.len(),
             Ordering::Greater => 0,
@@ -240,9 +248,9 @@ impl Copy {
         }
     }
 
-    /// Takes a message that this node has appended.
-    pub(crate) fn store(&mut self, body: &Body) {
-        pieces(body).iter().for_each(|piece| self.write(piece));
+    /// Takes what a message that this node has appended holds of the shard.
+    pub(crate) fn store(&mut self, portion: &Portion) {
+        portion.pieces().for_each(|piece| self.write(&piece));
     }
 
     /// The journal and the state that follows from it, for this node to write it from now on.
@@ -290,12 +298,5 @@ impl Copy {
             completion = self.disk.step();
         }
         completion
-    }
-}
-
-fn pieces(body: &Body) -> Vec<Piece<'_>> {
-    match decode(body).map(|message| message.content) {
-        Ok(Content::Pieces(pieces)) => pieces,
-        _ => Vec::new(),
     }
 }

@@ -1,14 +1,14 @@
-//! The simulated engine: one stream per shard, a key with the lease, and a network that loses,
+//! The simulated engine: a stream, a key with the lease, and a network that loses,
 //! delays and reorders.
 //!
 //! It has one truth, as an engine with a majority has, and never loses what it acknowledged. What
 //! differs from a machine at hand is when a request reaches it, and whether its answer comes back.
-//! Streams may be full for a while, or without a leader now and then.
+//! The stream may be full for a while, or without a leader now and then.
 
 use std::collections::VecDeque;
 
 use cluster::{
-    ANSWER_MS_MAX, Answer, Body, LeaseAnswer, LeaseRequest, Request, RequestId, Sequence, ShardId,
+    ANSWER_MS_MAX, Answer, Body, LeaseAnswer, LeaseRequest, Request, RequestId, Sequence,
 };
 
 use super::Toll;
@@ -33,7 +33,7 @@ pub(crate) struct Asker {
 /// What is asked.
 #[derive(Clone, Debug)]
 pub(crate) enum Question {
-    Stream(ShardId, Request),
+    Stream(Request),
     Lease(LeaseRequest),
     /// Of the small file.
     File(LeaseRequest),
@@ -42,7 +42,7 @@ pub(crate) enum Question {
 /// What is answered.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    Stream(ShardId, Answer),
+    Stream(Answer),
     Lease(LeaseAnswer),
     File(LeaseAnswer),
 }
@@ -75,12 +75,12 @@ enum At {
 #[derive(Debug)]
 pub(crate) struct Stale {
     member: usize,
-    ends: Vec<Sequence>,
+    end: Sequence,
     lease: (u64, Vec<u8>),
     file: (u64, Vec<u8>),
 }
 
-/// One stream. Sequences of removed messages are not given again.
+/// The stream. Sequences of removed messages are not given again.
 #[derive(Debug, Default)]
 struct Stream {
     removed: Sequence,
@@ -117,7 +117,7 @@ impl Link {
 
 #[derive(Debug)]
 pub(crate) struct Engine {
-    streams: Vec<Stream>,
+    stream: Stream,
     /// Revision and value; revision 0: there is none.
     lease: (u64, Vec<u8>),
     /// The same for a small file.
@@ -134,7 +134,7 @@ pub(crate) struct Engine {
     /// Of a hundred appends so many arrive only when they were given up.
     held_percent: usize,
     /// Appends that were refused to whom, behind which message.
-    refused: Vec<(Asker, ShardId, Sequence)>,
+    refused: Vec<(Asker, Sequence)>,
     /// Its servers answer at once that there is no leader.
     pub(crate) says_unavailable: bool,
     pub(crate) sabotage: Option<Sabotage>,
@@ -163,9 +163,9 @@ impl Stream {
 }
 
 impl Engine {
-    pub(crate) fn new(shards: ShardId, members: usize, random: &mut Random) -> Self {
+    pub(crate) fn new(members: usize, random: &mut Random) -> Self {
         Self {
-            streams: (0..shards).map(|_| Stream::default()).collect(),
+            stream: Stream::default(),
             lease: (0, Vec::new()),
             file: (0, Vec::new()),
             flights: Vec::new(),
@@ -192,7 +192,7 @@ impl Engine {
             self.flights.remove(place);
         }
         let (at, sent_ms, is_given_up) = (At::Going, now_ms, false);
-        let is_append = matches!(question, Question::Stream(_, Request::Append { .. }));
+        let is_append = matches!(question, Question::Stream(Request::Append { .. }));
         let is_held_up = is_append && self.random.chance(self.held_percent);
         self.flights.push(Flight { asker, id, question, at, sent_ms, is_given_up, is_held_up });
     }
@@ -260,18 +260,18 @@ impl Engine {
 
     /// A planted bug: what was stored is stored once more, under the next number of its writer.
     fn write_again(&mut self, question: &Question, reply: &Reply) {
-        let Reply::Stream(shard, Answer::Appended(_)) = reply else { return };
-        let Question::Stream(_, Request::Append { body, .. }) = question else { return };
-        self.streams[usize::from(*shard)].messages.push_back(renumbered(body));
+        let Reply::Stream(Answer::Appended(_)) = reply else { return };
+        let Question::Stream(Request::Append { body, .. }) = question else { return };
+        self.stream.messages.push_back(renumbered(body));
     }
 
     /// It waits, is lost, or is refused for certain.
     fn find_no_leader(&mut self, place: usize, question: &Question) {
         match question {
-            Question::Stream(shard, _) if self.says_unavailable && self.random.chance(20) => {
+            Question::Stream(_) if self.says_unavailable && self.random.chance(20) => {
                 self.toll.unavailable += 1;
                 let answer = Answer::Unavailable("no leader".into());
-                self.flights[place].at = At::Coming(Reply::Stream(*shard, answer));
+                self.flights[place].at = At::Coming(Reply::Stream(answer));
             }
             _ if self.random.chance(10) => self.flights[place].at = At::Lost,
             _ => {}
@@ -305,10 +305,10 @@ impl Engine {
             let why = "no answer in time".to_owned();
             let is_refused = self.sabotage == Some(Sabotage::RefuseUnknown);
             let reply = match &flight.question {
-                Question::Stream(shard, Request::Append { .. }) if is_refused => {
-                    Reply::Stream(*shard, Answer::Unavailable(why))
+                Question::Stream(Request::Append { .. }) if is_refused => {
+                    Reply::Stream(Answer::Unavailable(why))
                 }
-                Question::Stream(shard, _) => Reply::Stream(*shard, Answer::Unknown(why)),
+                Question::Stream(_) => Reply::Stream(Answer::Unknown(why)),
                 Question::Lease(_) => Reply::Lease(LeaseAnswer::Unknown(why)),
                 Question::File(_) => Reply::File(LeaseAnswer::Unknown(why)),
             };
@@ -346,37 +346,28 @@ impl Engine {
         }
     }
 
-    /// One stream, or all of them, refuse appends. Those on their way are held up.
+    /// The stream refuses appends. Those on their way are held up.
     pub(crate) fn refuse(&mut self, how: Unwilling) {
-        let one = self.random.below(self.streams.len());
-        let is_one = self.random.chance(50);
-        let is_meant = |place: usize| place == one || !is_one;
-        for (place, stream) in self.streams.iter_mut().enumerate() {
-            if is_meant(place) {
-                stream.unwilling = how;
-            }
-        }
+        self.stream.unwilling = how;
         for flight in &mut self.flights {
-            if let Question::Stream(shard, Request::Append { .. }) = flight.question {
-                flight.is_held_up |= is_meant(shard.into());
-            }
+            let is_append = matches!(flight.question, Question::Stream(Request::Append { .. }));
+            flight.is_held_up |= is_append;
         }
     }
 
     /// A member is cut off together with a server that takes itself for the leader.
     pub(crate) fn isolate(&mut self, member: usize) {
-        let ends = self.ends();
+        let end = self.end();
         self.stale =
-            Some(Stale { member, ends, lease: self.lease.clone(), file: self.file.clone() });
+            Some(Stale { member, end, lease: self.lease.clone(), file: self.file.clone() });
     }
 
     /// Reads are answered by such a leader without asking anybody.
     fn stale_reply(&mut self, member: usize, question: &Question) -> Option<Reply> {
         let stale = self.stale.as_ref().filter(|stale| stale.member == member)?;
         let reply = match question {
-            Question::Stream(shard, request) => {
-                let end = stale.ends[usize::from(*shard)];
-                let stream = &self.streams[usize::from(*shard)];
+            Question::Stream(request) => {
+                let (end, stream) = (stale.end, &self.stream);
                 let answer = match request {
                     Request::Ends => Answer::Ends { first: stream.removed + 1, last: end },
                     Request::Message { sequence } => {
@@ -385,7 +376,7 @@ impl Engine {
                     }
                     _ => return None,
                 };
-                Reply::Stream(*shard, answer)
+                Reply::Stream(answer)
             }
             Question::Lease(LeaseRequest::Read) => Reply::Lease(found(&stale.lease)),
             Question::File(LeaseRequest::Read) => Reply::File(found(&stale.file)),
@@ -398,10 +389,10 @@ impl Engine {
 
     fn land(&mut self, asker: Asker, question: &Question, is_late: bool, now_ms: u64) -> Reply {
         match question {
-            Question::Stream(shard, request) => {
-                let answer = self.land_of(asker, *shard, request, now_ms);
-                self.note_append((asker, *shard), request, &answer, is_late);
-                Reply::Stream(*shard, answer)
+            Question::Stream(request) => {
+                let answer = self.land_of(asker, request, now_ms);
+                self.note_append(asker, request, &answer, is_late);
+                Reply::Stream(answer)
             }
             Question::File(request) => Reply::File(land_in_key(&mut self.file, request)),
             Question::Lease(request) => {
@@ -417,15 +408,9 @@ impl Engine {
         }
     }
 
-    fn note_append(
-        &mut self,
-        (asker, shard): (Asker, ShardId),
-        request: &Request,
-        answer: &Answer,
-        is_late: bool,
-    ) {
+    fn note_append(&mut self, asker: Asker, request: &Request, answer: &Answer, is_late: bool) {
         let Request::Append { after, .. } = *request else { return };
-        let append = (asker, shard, after);
+        let append = (asker, after);
         match answer {
             Answer::NoSpace(_) | Answer::Unavailable(_) if !is_late => {
                 if self.refused.len() == REFUSED_MAX {
@@ -442,24 +427,24 @@ impl Engine {
     }
 
     /// A planted bug shifts the sequences of a node that has not claimed the stream.
-    fn land_of(&mut self, asker: Asker, shard: ShardId, request: &Request, now_ms: u64) -> Answer {
-        let last = self.streams[usize::from(shard)].last();
+    fn land_of(&mut self, asker: Asker, request: &Request, now_ms: u64) -> Answer {
+        let last = self.stream.last();
         if self.sabotage == Some(Sabotage::SkipClaim)
-            && self.unclaimed.swallows(asker, shard, request, last)
+            && self.unclaimed.swallows(asker, request, last)
         {
             return Answer::Appended(last + 1);
         }
-        if !self.unclaimed.is_of(asker, shard) {
-            return self.land_in_stream(shard, request, now_ms);
+        if !self.unclaimed.is_of(asker) {
+            return self.land_in_stream(request, now_ms);
         }
-        let answer = self.land_in_stream(shard, &Unclaimed::back(request), now_ms);
+        let answer = self.land_in_stream(&Unclaimed::back(request), now_ms);
         Unclaimed::forth(answer)
     }
 
-    fn land_in_stream(&mut self, shard: ShardId, request: &Request, now_ms: u64) -> Answer {
+    fn land_in_stream(&mut self, request: &Request, now_ms: u64) -> Answer {
         let is_unfenced = self.sabotage == Some(Sabotage::AppendUnfenced);
         let is_greedy = self.sabotage == Some(Sabotage::PurgeTooFar);
-        let stream = &mut self.streams[usize::from(shard)];
+        let stream = &mut self.stream;
         match request {
             Request::Append { .. }
                 if now_ms < stream.unwilling.until_ms
@@ -492,15 +477,15 @@ impl Engine {
         }
     }
 
-    /// Streams hold messages of a later format.
+    /// The stream holds messages of a later format.
     pub(crate) fn has_later_messages(&self) -> bool {
-        self.streams.iter().any(|stream| stream.later_upto > stream.removed)
+        self.stream.later_upto > self.stream.removed
     }
 
     /// The same, or the lease is one, or some may still come.
     pub(crate) fn has_later(&self) -> bool {
         let comes = |flight: &Flight| match &flight.question {
-            Question::Stream(_, Request::Append { body, .. }) => is_later(body),
+            Question::Stream(Request::Append { body, .. }) => is_later(body),
             Question::Lease(LeaseRequest::Write { value, .. }) => is_opaque(value),
             _ => false,
         };
@@ -508,27 +493,26 @@ impl Engine {
         is_lease || self.has_later_messages() || self.flights.iter().any(comes)
     }
 
-    /// The last sequence of each stream.
-    pub(crate) fn ends(&self) -> Vec<Sequence> {
-        self.streams.iter().map(Stream::last).collect()
+    /// The last sequence of the stream.
+    pub(crate) fn end(&self) -> Sequence {
+        self.stream.last()
+    }
+
+    /// Bytes that the stream has.
+    pub(crate) fn stream_bytes(&self) -> u64 {
+        self.stream.messages.iter().map(|body| body.len() as u64).sum()
     }
 
     /// The next message for a follower: the first one that there is from this sequence on.
-    pub(crate) fn next_message(
-        &self,
-        asker: Asker,
-        shard: ShardId,
-        from: Sequence,
-    ) -> Option<(Sequence, Body)> {
-        if let Some(claim) = self.unclaimed.claim(asker, shard, from) {
+    pub(crate) fn next_message(&self, asker: Asker, from: Sequence) -> Option<(Sequence, Body)> {
+        if let Some(claim) = self.unclaimed.claim(asker, from) {
             return Some((from, claim));
         }
         let member = asker.member;
-        let stream = &self.streams[usize::from(shard)];
+        let stream = &self.stream;
         let sequence = from.max(stream.removed + 1);
-        let is_hidden = self.stale.as_ref().is_some_and(|stale| {
-            stale.member == member && sequence > stale.ends[usize::from(shard)]
-        });
+        let is_stale = |stale: &Stale| stale.member == member && sequence > stale.end;
+        let is_hidden = self.stale.as_ref().is_some_and(is_stale);
         let link = self.links[member];
         if link.is_cut_from || link.is_late || is_hidden {
             return None;
@@ -537,8 +521,8 @@ impl Engine {
     }
 
     /// Messages were removed that a follower has not read.
-    pub(crate) fn has_overtaken(&self, shard: ShardId, from: Sequence) -> bool {
-        self.streams[usize::from(shard)].removed >= from
+    pub(crate) fn has_overtaken(&self, from: Sequence) -> bool {
+        self.stream.removed >= from
     }
 
     /// A member is reached again.
@@ -552,7 +536,7 @@ impl Engine {
         self.links.iter_mut().for_each(|link| *link = Link::default());
         self.is_out_until_ms = 0;
         self.stale = None;
-        self.streams.iter_mut().for_each(|stream| stream.unwilling.until_ms = 0);
+        self.stream.unwilling.until_ms = 0;
         (self.loss_percent, self.held_percent) = (0, 0);
         self.says_unavailable = false;
     }

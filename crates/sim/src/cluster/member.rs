@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use broker::ShardId;
 use cluster::{
     ClusterId, Cursor, Facts, Foreign, Identity, Record, RequestId, Role, Sequence, Settings,
-    Timing,
+    Timing, span_bytes_min,
 };
-use storage::{CommandId, Completion};
+use storage::{Command, CommandId, Completion, Fault, FaultKind, Outcome};
 
 use super::copy::Copy;
 use super::engine::{Asker, Reply};
@@ -44,12 +44,14 @@ pub(crate) struct Member {
     /// Processes so far.
     pub(crate) life: u64,
     pub(crate) copies: Vec<Copy>,
-    /// The sequence that each stream is to be delivered from.
-    pub(crate) follows: Vec<Option<Sequence>>,
+    /// The sequence that the stream is to be delivered from.
+    pub(crate) follows: Option<Sequence>,
     /// Done, and not yet told to the shard.
     pub(crate) completions: VecDeque<(ShardId, Completion)>,
     /// Commits that a planted bug has reported already.
     pub(crate) early: BTreeSet<(ShardId, CommandId)>,
+    /// The shard whose commit was refused last: a planted bug skips what others commit.
+    refused: Option<ShardId>,
     /// Commands of journals that are not answered.
     pub(crate) commands: usize,
     pub(crate) clock: Clock,
@@ -85,7 +87,7 @@ pub(crate) struct Member {
     pub(crate) setup: Setup,
     pub(crate) keeper: Keeper,
     pub(crate) program: Program,
-    /// Its process has said that it cannot read the streams.
+    /// Its process has said that it cannot read the stream.
     pub(crate) is_too_old: bool,
     /// It was given a program that can, and has not served since.
     pub(crate) is_mended: bool,
@@ -115,9 +117,10 @@ impl Member {
             agent: None,
             life: 0,
             copies: copies.collect(),
-            follows: vec![None; usize::from(shards)],
+            follows: None,
             completions: VecDeque::new(),
             early: BTreeSet::new(),
+            refused: None,
             commands: 0,
             clock,
             wall_wrong_ms: 0,
@@ -185,10 +188,40 @@ impl Member {
         let facts = Facts { node: node.clone(), instance: started, version, config };
         self.comparison = Some(Comparison::new(facts));
         let identity = Identity { node, instance, address: String::new() };
-        let settings =
-            Settings { cluster: record.id, identity, seed: instance, timing: Timing::default() };
+        let settings = Settings {
+            cluster: record.id,
+            identity,
+            seed: instance,
+            timing: Timing::default(),
+            // Little, so that it comes about in worlds that write little.
+            span_bytes_min: span_bytes_min(1, record.segment_bytes),
+        };
         self.agent = Some(cluster::Node::new(settings, cursors, self.clock.read(now_ms)));
         Ok(())
+    }
+
+    /// A planted bug: this commit of another shard than the refused one is skipped.
+    pub(crate) fn skip_of_neighbour(
+        &mut self,
+        shard: ShardId,
+        command: &Command,
+    ) -> Option<Completion> {
+        let Command::Commit { id, resume, .. } = command else { return None };
+        let refused = self.refused.take_if(|refused| *refused == shard && *resume);
+        let is_skipped = refused.is_none() && self.refused.is_some_and(|refused| refused != shard);
+        let detail = "a write before it was refused".to_owned();
+        let fault = Some(Fault { kind: FaultKind::Skipped, detail });
+        let outcome = Outcome::Committed { steps_done: 0, fault };
+        (is_skipped && !*resume).then_some(Completion { id: *id, outcome })
+    }
+
+    /// For the same.
+    pub(crate) fn note_refusal(&mut self, shard: ShardId, completion: &Completion) {
+        if let Outcome::Committed { fault: Some(fault), .. } = &completion.outcome
+            && fault.kind != FaultKind::Skipped
+        {
+            self.refused = Some(shard);
+        }
     }
 
     /// All are looked at before one of them is touched.
@@ -214,9 +247,10 @@ impl Member {
         self.agent = None;
         self.comparison = None;
         self.keeper = Keeper::default();
-        self.follows.iter_mut().for_each(|from| *from = None);
+        self.follows = None;
         self.completions.clear();
         self.early.clear();
+        self.refused = None;
         self.commands = 0;
         (self.has_journals, self.is_ready, self.is_paused) = (false, false, false);
         (self.new_role, self.was_acting) = (None, false);

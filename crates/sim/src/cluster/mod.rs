@@ -16,6 +16,7 @@ mod odd;
 mod programs;
 mod setup;
 mod silent;
+mod span;
 mod takeover;
 mod toll;
 
@@ -89,7 +90,7 @@ impl Cluster {
         };
         let members = (0..count).map(|number| member(number, &mut own)).collect();
         let plan = Plan::new(sabotage, &mut own);
-        let mut engine = Engine::new(shards, count, &mut own);
+        let mut engine = Engine::new(count, &mut own);
         engine.sabotage = sabotage;
         Self {
             engine,

@@ -2,7 +2,7 @@
 
 use cluster::{Effect, Role, ShardId};
 use driver::Item;
-use storage::{Command, Completion, Outcome, Status};
+use storage::{Command, Completion, Journal, Outcome, Status};
 
 use super::Cluster;
 use super::engine::{Question, Reply};
@@ -61,22 +61,21 @@ impl World {
         let reply = dialect.read_reply(reply, sabotage);
         let Some(agent) = &mut node.agent else { return };
         match reply {
-            Reply::Stream(shard, answer) => agent.on_answer(shard, id, answer, now_ms),
+            Reply::Stream(answer) => agent.on_answer(id, answer, now_ms),
             Reply::Lease(answer) => agent.on_lease_answer(id, answer, now_ms),
             Reply::File(answer) => self.on_file_answer(member, id, answer),
         }
         self.carry_out(member);
     }
 
-    /// Some follower is delivered the next message of one of its streams.
+    /// Some follower is delivered the next message of the stream.
     fn deliver_one(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let member = cluster.random.below(cluster.members.len());
-        let shard = cluster.random.below(cluster.members[member].follows.len());
-        self.deliver(member, shard as ShardId);
+        self.deliver(member);
     }
 
-    pub(crate) fn deliver(&mut self, member: usize, shard: ShardId) -> bool {
+    pub(crate) fn deliver(&mut self, member: usize) -> bool {
         let now_ms = self.now_ms;
         let Some(cluster) = &mut self.cluster else { return false };
         let (dialect, sabotage) = (cluster.dialect(member), cluster.sabotage);
@@ -86,14 +85,14 @@ impl World {
             return false;
         }
         let asker = node.asker();
-        let Some(from) = node.follows[usize::from(shard)] else { return false };
-        let Some((sequence, body)) = engine.next_message(asker, shard, from) else { return false };
-        toll.purges_before_standby += u64::from(engine.has_overtaken(shard, from) && from > 1);
-        node.follows[usize::from(shard)] = Some(sequence + 1);
+        let Some(from) = node.follows else { return false };
+        let Some((sequence, body)) = engine.next_message(asker, from) else { return false };
+        toll.purges_before_standby += u64::from(engine.has_overtaken(from) && from > 1);
+        node.follows = Some(sequence + 1);
         let now_ms = node.clock.read(now_ms);
         if let Some(agent) = &mut node.agent {
             let body = dialect.read(body, sabotage);
-            agent.on_message(shard, sequence, &body, now_ms);
+            agent.on_message(sequence, &body, now_ms);
         }
         self.carry_out(member);
         true
@@ -115,7 +114,6 @@ impl World {
         let member = cluster.current;
         let node = &mut cluster.members[member];
         let now_ms = node.clock.read(now_ms);
-        let Some(agent) = &mut node.agent else { return };
         for (shard, command) in commands {
             if let Command::Commit { id, steps, .. } = &command
                 && cluster.sabotage == Some(Sabotage::CommitBeforeQuorum)
@@ -124,8 +122,14 @@ impl World {
                 node.completions.push_back((shard, Completion { id: *id, outcome }));
                 node.early.insert((shard, *id));
             }
+            if let Some(skipped) = node.skip_of_neighbour(shard, &command) {
+                node.completions.push_back((shard, skipped));
+                continue;
+            }
             node.commands += 1;
-            agent.submit(shard, command, now_ms);
+            let live_bytes = self.node.shard(shard).journal().map_or(0, Journal::live_bytes);
+            let Some(agent) = &mut node.agent else { return };
+            agent.submit(shard, command, live_bytes, now_ms);
         }
         self.carry_out(member);
     }
@@ -184,24 +188,24 @@ impl World {
             return;
         }
         match effect {
-            Effect::Ask(shard, id, request) => {
-                let question = dialect.write(Question::Stream(shard, request));
+            Effect::Ask(id, request) => {
+                let question = dialect.write(Question::Stream(request));
                 cluster.engine.ask(asker, id, question, now_ms);
             }
             Effect::AskLease(id, request) => {
                 let question = dialect.write(Question::Lease(request));
                 cluster.engine.ask(asker, id, question, now_ms);
             }
-            Effect::Follow(shard, from) => node.follows[usize::from(shard)] = Some(from),
-            Effect::Unfollow(shard) => node.follows[usize::from(shard)] = None,
+            Effect::Follow(from) => node.follows = Some(from),
+            Effect::Unfollow => node.follows = None,
             Effect::StartOver(shard) => {
                 node.copies[usize::from(shard)].start_over();
                 cluster.toll.copies_started_over += 1;
             }
             Effect::NewWriter(shard, _) => node.copies[usize::from(shard)].on_new_writer(),
-            Effect::Apply(shard, _, body) => cluster.apply(member, shard, &body),
-            Effect::Store(shard, _, body) => {
-                node.copies[usize::from(shard)].store(&body);
+            Effect::Apply(_, portion) => cluster.apply(member, &portion),
+            Effect::Store(_, portion) => {
+                node.copies[usize::from(portion.shard)].store(&portion);
             }
             Effect::Background(shard, command) => {
                 let done = node.copies[usize::from(shard)].housekeep(command);
@@ -210,12 +214,28 @@ impl World {
             }
             Effect::Done(shard, completion) => {
                 node.commands = node.commands.saturating_sub(1);
+                if cluster.sabotage == Some(Sabotage::SkipNeighbour) {
+                    node.note_refusal(shard, &completion);
+                }
                 if !node.early.remove(&(shard, completion.id)) {
                     node.completions.push_back((shard, completion));
                 }
             }
+            Effect::Renew(shard, segment) => self.renew_log(member, shard, segment),
             Effect::Role(role) => self.take_role(member, role),
         }
+    }
+
+    /// A journal of the broker that writes is to do without its segments up to this one.
+    fn renew_log(&mut self, member: usize, shard: ShardId, segment: u32) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.toll.renewals += 1;
+        if cluster.sabotage == Some(Sabotage::KeepIdleSegments) {
+            return;
+        }
+        let is_current = cluster.current == member;
+        let broker = if is_current { &mut self.node } else { &mut cluster.members[member].broker };
+        broker.put(shard, Item::RenewLog(shard, segment));
     }
 
     fn take_role(&mut self, member: usize, role: Role) {

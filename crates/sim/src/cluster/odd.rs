@@ -53,11 +53,9 @@ impl Cluster {
 }
 
 impl Member {
-    /// The machine comes back with the disk of another cluster's node. `ends`: of the streams.
-    pub(crate) fn get_foreign_data(&mut self, ends: &[cluster::Sequence]) {
-        for (copy, end) in self.copies.iter_mut().zip(ends) {
-            copy.become_foreign(FOREIGN, *end);
-        }
+    /// The machine comes back with the disk of another cluster's node. `end`: of the stream.
+    pub(crate) fn get_foreign_data(&mut self, end: cluster::Sequence) {
+        self.copies.iter_mut().for_each(|copy| copy.become_foreign(FOREIGN, end));
     }
 
     fn has_foreign_data(&self) -> bool {
@@ -68,7 +66,7 @@ impl Member {
     fn oversteps(&self, effect: &Effect) -> bool {
         let is_write = matches!(
             effect,
-            Effect::Ask(_, _, Request::Append { .. } | Request::Purge { .. })
+            Effect::Ask(_, Request::Append { .. } | Request::Purge { .. })
                 | Effect::AskLease(_, LeaseRequest::Write { .. })
                 | Effect::Role(cluster::Role::Claiming { .. } | cluster::Role::Active { .. })
         );
@@ -85,7 +83,7 @@ impl World {
         let Some(cluster) = &mut self.cluster else { return };
         let member = &mut cluster.members[number];
         let is_other = why.contains("is the local copy of another cluster");
-        let is_later = why.contains("the cluster has format 2") && why.contains("use a newer one");
+        let is_later = why.contains("the cluster has format 3") && why.contains("use a newer one");
         let is_right = is_later || (is_other && member.is_barred());
         match (is_later, member.has_foreign_data()) {
             (true, _) => cluster.toll.later_records_refused += 1,
@@ -200,11 +198,8 @@ impl World {
     pub(crate) fn await_all_caught_up(&mut self) -> Result<(), String> {
         for _ in 0..CATCH_UP_ROUNDS_MAX {
             let Some(cluster) = &self.cluster else { return Ok(()) };
-            let (members, shards) = (cluster.members.len(), cluster.members[0].copies.len());
-            for member in 0..members {
-                for shard in 0..shards {
-                    while self.deliver(member, shard as u16) {}
-                }
+            for member in 0..cluster.members.len() {
+                while self.deliver(member) {}
             }
             self.pass_cluster_time(100)?;
             self.work_cluster()?;
@@ -224,7 +219,7 @@ impl World {
     }
 }
 
-const LATER_RECORD: &[u8] = br#"{"format":2,"name":"cluster of a later sim"}"#;
+const LATER_RECORD: &[u8] = br#"{"format":3,"name":"cluster of a later sim"}"#;
 
 const CLUSTER: ClusterId = *b"cluster of a sim";
 /// Of which the data is.

@@ -64,9 +64,9 @@ impl Dialect {
             return question;
         }
         match question {
-            Question::Stream(shard, Request::Append { after, body }) => {
+            Question::Stream(Request::Append { after, body }) => {
                 let body = with_version(&body, VERSION + 1);
-                Question::Stream(shard, Request::Append { after, body })
+                Question::Stream(Request::Append { after, body })
             }
             Question::Lease(LeaseRequest::Write { expected, value }) => {
                 let value = match self.lease {
@@ -91,8 +91,8 @@ impl Dialect {
     /// The same for an answer.
     pub(crate) fn read_reply(self, reply: Reply, sabotage: Option<Sabotage>) -> Reply {
         match reply {
-            Reply::Stream(shard, Answer::Message(Some(body))) => {
-                Reply::Stream(shard, Answer::Message(Some(self.read(body, sabotage))))
+            Reply::Stream(Answer::Message(Some(body))) => {
+                Reply::Stream(Answer::Message(Some(self.read(body, sabotage))))
             }
             Reply::Lease(LeaseAnswer::Found { revision, value }) if self.reads(&value) => {
                 let value = value[OPAQUE.len()..].to_vec();
@@ -190,7 +190,7 @@ impl World {
         let is_behind = cluster.members[number].program != Program::Later;
         let is_active = matches!(effect, Effect::Role(Role::Active { .. }));
         if is_behind && is_active && cluster.engine.has_later_messages() {
-            return Err(format!("node {number} is active, and cannot read all of its streams"));
+            return Err(format!("node {number} is active, and cannot read all of its stream"));
         }
         Ok(())
     }

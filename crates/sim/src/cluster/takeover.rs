@@ -1,7 +1,7 @@
 //! The lives of nodes: starts, takeovers, ends.
 
 use broker::{Durability, Shard, ShardId};
-use cluster::{Body, Role};
+use cluster::{Portion, Role};
 use driver::Item;
 use storage::testing::Crash;
 use storage::{Journal, Status};
@@ -12,8 +12,9 @@ use crate::sabotage::Sabotage;
 use crate::world::World;
 
 impl Cluster {
-    /// A standby takes a message of a stream.
-    pub(crate) fn apply(&mut self, member: usize, shard: ShardId, body: &Body) {
+    /// A standby takes what a message of the stream holds of a shard.
+    pub(crate) fn apply(&mut self, member: usize, portion: &Portion) {
+        let shard = portion.shard;
         let (saves, sabotage) = (self.random.chance(20), self.sabotage);
         let Self { members, random, toll, .. } = self;
         let node = &mut members[member];
@@ -24,7 +25,7 @@ impl Cluster {
         }
         let mut is_replayed = || sabotage != Some(Sabotage::SkipRecord) || !random.chance(2);
         let place = usize::from(shard);
-        match node.copies[place].apply(body, &mut is_replayed) {
+        match node.copies[place].apply(portion, &mut is_replayed) {
             Ok(oldest) => {
                 if let Some(oldest) = oldest {
                     agent.forget_segments_below(shard, oldest);
@@ -39,7 +40,7 @@ impl Cluster {
                 toll.copies_refused += 1;
                 agent.start_over(shard);
             }
-            Err(why) => agent.on_refused(shard, why),
+            Err(why) => agent.on_refused(shard, &why),
         }
     }
 }
@@ -55,7 +56,7 @@ impl World {
     }
 
     /// Nothing is wrong any more: some node must come to serve, and not much later than one has
-    /// read the streams.
+    /// read the stream.
     pub(crate) fn await_open(&mut self) -> Result<(), String> {
         let (mut read, mut rounds_without) = (0, 0);
         for _ in 0..READING_ROUNDS_MAX {
@@ -76,7 +77,7 @@ impl World {
         Err(format!("no node comes to serve: {}", self.standing()))
     }
 
-    /// Of all streams, by the nodes as they are.
+    /// Of all shards, by the nodes as they are.
     fn messages_read(&self) -> u64 {
         let members = self.cluster.iter().flat_map(|cluster| &cluster.members);
         let streams =
@@ -189,7 +190,7 @@ impl World {
         Ok(())
     }
 
-    /// A node has all streams to itself: it reads its copies, and a broker begins.
+    /// A node has the stream to itself: it reads its copies, and a broker begins.
     fn open_journals(&mut self, member: usize) -> Result<(), String> {
         self.switch_to(member);
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
@@ -256,7 +257,7 @@ impl World {
         }
         self.switch_to(number);
         if self.is_current_poisoned() {
-            return self.lose_role(number);
+            return Err(format!("a log is out of service: {}", self.standing()));
         }
         let is_ready =
             self.node.shards().all(|shard| shard.journal().is_none_or(Journal::is_ready));

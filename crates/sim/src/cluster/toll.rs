@@ -142,4 +142,6 @@ toll! {
     unavailable,
     stale_reads,
     purges,
+    /// Journals were asked to do without segments that keep the stream long.
+    renewals,
 }

@@ -18,8 +18,8 @@ fn opened(directory: &Path, cluster: u8) -> anyhow::Result<(LocalCopy, Cursor)> 
     LocalCopy::open(&DataDir::open(directory).unwrap(), 0, &context(cluster))
 }
 
-/// Messages with the journal of a single broker, as they are appended to a stream.
-fn messages(directory: &Path) -> Vec<Body> {
+/// Messages with the journal of a single broker, as they are appended to the stream.
+fn messages(directory: &Path) -> Vec<Portion> {
     let mut source = Source::open(directory, 1, SEGMENT_BYTES).unwrap();
     let journal = &mut source.journals[0];
     let all = (0..journal.commits()).flat_map(|commit| journal.steps(commit).unwrap());
@@ -28,22 +28,23 @@ fn messages(directory: &Path) -> Vec<Body> {
     all
 }
 
-fn message(step: &Step) -> Body {
+fn message(step: &Step) -> Portion {
     let (tag, segment, offset, bytes) = match step {
         Step::Write { segment, offset, bytes } => (1, *segment, *offset, bytes),
         Step::Manifest { offset, bytes } => (2, 0, *offset, bytes),
         Step::Sync { .. } => panic!("nothing to sync in a stream"),
     };
-    let mut body = b"QJ\x01\x02\x01\x00".to_vec();
-    body.resize(54, 0);
-    body.push(tag);
+    let mut body = b"QJ\x02\x02\x01\x00".to_vec();
+    body.resize(56, 0);
+    body.extend_from_slice(&[tag, 0, 0]);
     for number in [segment, offset, bytes.len() as u32] {
         body.extend_from_slice(&number.to_le_bytes());
     }
     body.extend_from_slice(bytes);
     let crc = storage::checksum(&body);
     body.extend_from_slice(&crc.to_le_bytes());
-    body.into()
+    let mut portions = Portion::all_of(&body.into()).unwrap();
+    portions.pop().unwrap()
 }
 
 fn cursor(last: u64) -> Cursor {
@@ -225,7 +226,7 @@ fn a_backup_of_a_copy_that_was_thrown_away_is_none() {
 fn a_journal_that_is_not_whole_is_not_taken_over() {
     let from = directory();
     let messages = messages(from.path());
-    let take = |messages: &[&Body]| {
+    let take = |messages: &[&Portion]| {
         let to = tempfile::tempdir().unwrap();
         let (mut copy, _) = opened(to.path(), 7).unwrap();
         messages.iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
@@ -233,10 +234,27 @@ fn a_journal_that_is_not_whole_is_not_taken_over() {
     };
     assert!(take(&messages.iter().collect::<Vec<_>>()).unwrap().report.records > 0);
     // The manifest states what is durable, and the segments are gone.
-    let manifests: Vec<&Body> = messages.iter().filter(|body| body[54] == 2).collect();
+    let is_manifest = |it: &&Portion| it.pieces().any(|it| matches!(it, Piece::Manifest { .. }));
+    let manifests: Vec<&Portion> = messages.iter().filter(is_manifest).collect();
     assert!(!manifests.is_empty());
     let error = take(&manifests).err().expect("it is refused");
     assert!(format!("{error:#}").contains("NATS lost messages"), "{error:#}");
+}
+
+/// The stream may be purged up to the oldest segment of another shard.
+#[test]
+fn a_copy_skips_what_is_left_of_a_segment_that_began_before_the_stream() {
+    let (from, to) = (directory(), tempfile::tempdir().unwrap());
+    let (mut copy, _) = opened(to.path(), 7).unwrap();
+    let bytes = std::sync::Arc::new(vec![0xee; 100]);
+    let rest = message(&Step::Write { segment: 9, offset: 4096, bytes });
+    assert_eq!(copy.apply(&rest).unwrap(), None);
+    assert!(copy.files.list().unwrap().is_empty());
+    assert!(copy.take().is_err(), "nothing is known of it but that there is more");
+    let (mut copy, _) = opened(to.path(), 7).unwrap();
+    copy.apply(&rest).unwrap();
+    messages(from.path()).iter().for_each(|body| assert_eq!(copy.apply(body).unwrap(), None));
+    assert!(copy.take().unwrap().report.records > 0);
 }
 
 /// A directory with a journal of five records; 12 says that a retained message is gone.
