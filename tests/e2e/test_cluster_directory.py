@@ -212,8 +212,8 @@ def test_a_standby_is_backed_up_and_restored(nats, start, tmp_path, back_up):
     fill(active)
     standby = Standby(with_cluster(nats, "n2"))
     try:
-        last = {row["name"]: row["last"] for row in shown(config)["streams"]}
-        eventually(lambda: has_read(config, "n2", list(last.values())), "the standby's catching up")
+        last = shown(config)["streams"][0]["last"]
+        eventually(lambda: has_read(config, "n2", last), "the standby's catching up")
         done(cluster(config, "status"))
         copy = tmp_path / "copy"
         back_up(standby, copy)
@@ -253,8 +253,5 @@ def shown(config):
 def has_read(config, node, last):
     for row in shown(config)["nodes"]:
         if row["node"] == node:
-            shards = row["shards"]
-            return len(shards) == len(last) and all(
-                shard["last"] >= end for shard, end in zip(shards, last)
-            )
+            return all(shard["last"] >= last for shard in row["shards"])
     return False

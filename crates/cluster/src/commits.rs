@@ -74,6 +74,15 @@ impl Commits {
         }
     }
 
+    /// Bytes that are in no message.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let of_commit = |pending: &Pending| {
+            let rest = pending.steps.get(pending.packed.steps..).unwrap_or_default();
+            rest.iter().map(step_bytes).sum::<usize>() - pending.packed.bytes
+        };
+        self.pending.iter().map(of_commit).sum()
+    }
+
     /// A message is in the stream, with this part.
     pub(crate) fn note_stored(&mut self, part: &Part) {
         if let Some(pending) = self.pending.iter_mut().find(|it| it.id == part.commit) {

@@ -1,5 +1,5 @@
-//! Nodes that are one broker: the journals of all shards are one replicated stream, one node writes,
-//! others follow.
+//! Nodes that are one broker: the journals of all shards are one replicated stream, one node
+//! writes, others follow.
 //!
 //! # What it does not know
 //!

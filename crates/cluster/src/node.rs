@@ -45,6 +45,8 @@ pub struct Settings {
     /// Random for each start.
     pub seed: u64,
     pub timing: Timing,
+    /// Of a message: [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX), or less for a test.
+    pub message_bytes_max: usize,
     /// So much of the stream a shard may keep that writes little, however little is live.
     pub span_bytes_min: u64,
 }
@@ -363,7 +365,9 @@ impl Node {
         }
         let (origin, sequencer) = (self.settings.origin(epoch), &self.stream.sequencer);
         let (last, logs) = (sequencer.last(), sequencer.logs().cloned());
-        self.stream.writer = Some(Writer::new(origin, last, logs, self.settings.span_bytes_min));
+        let Settings { message_bytes_max, span_bytes_min, .. } = self.settings;
+        let sizes = (message_bytes_max, span_bytes_min);
+        self.stream.writer = Some(Writer::new(origin, last, logs, sizes));
         self.effects.push(Effect::Unfollow);
         self.set_role(Role::Active { epoch });
     }

@@ -72,6 +72,13 @@ pub struct Cursor {
     pub log: ShardLog,
 }
 
+impl Cursor {
+    /// The files of the copy are ahead of it, and segments below are gone there.
+    pub fn forget_segments_below(&mut self, oldest: u32) {
+        self.log.forget_below(oldest);
+    }
+}
+
 impl Sequencer {
     /// Begins with the first message of a stream of so many shards.
     pub fn new(cluster: ClusterId, shards: ShardId) -> Self {

@@ -1,8 +1,8 @@
 //! The third driver of `storage::Command`: commits become fenced appends to a stream.
 //!
-//! The commits of all shards are packed into messages of at most [`MESSAGE_BYTES_MAX`].
-//! [`APPENDS_MAX`] of them are under way at a time, each with the last sequence that it expects;
-//! what comes meanwhile goes into the next ones. The shards take turns to be the first in a
+//! The commits of all shards are packed into messages of at most [`MESSAGE_BYTES_MAX`]. What comes
+//! while one is under way goes into the next one. Up to [`APPENDS_MAX`] are under way at a time,
+//! each with the last sequence that it expects: further ones only when there is half a message. The shards take turns to be the first in a
 //! message, so a large commit of one does not hold up the others. A commit is reported as done when
 //! the engine has acknowledged all its messages and the local copy has them.
 //!
@@ -25,9 +25,9 @@
 //!
 //! # What is removed of the stream
 //!
-//! Messages before the oldest segment of all shards. A shard that writes little would keep all: when
-//! its oldest segment begins more than [`SPAN_FACTOR`] times the live bytes of the node before the
-//! end of the stream, its journal is asked to do without that segment.
+//! Messages before the oldest segment of all shards. A shard that writes little would keep all.
+//! When its oldest segment begins more than [`SPAN_FACTOR`] times the live bytes of the node before
+//! the end of the stream, its journal is asked to do without that segment.
 
 use std::collections::VecDeque;
 
@@ -43,7 +43,8 @@ use crate::wire::{self, CELL, Header, Origin, Packet, Portion};
 /// does not fall any more.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Appends under way for one stream.
+/// Appends under way. An append costs the engine the same whatever it carries, so those beside the
+/// first one have to carry much.
 pub const APPENDS_MAX: usize = 2;
 
 /// How much of the stream a shard may keep that writes little: so many times the live bytes of all
@@ -82,6 +83,7 @@ pub(crate) struct Writer {
     /// The end of the stream when it was measured last: until a message is stored behind it, one
     /// is sent at a time, and not at once.
     stalled_at: Option<Sequence>,
+    message_bytes_max: usize,
     span_bytes_min: u64,
     /// What they are may have changed since they were looked at.
     looks_at_spans: bool,
@@ -162,7 +164,7 @@ impl Writer {
         origin: Origin,
         claimed: Sequence,
         logs: impl IntoIterator<Item = ShardLog>,
-        span_bytes_min: u64,
+        (message_bytes_max, span_bytes_min): (usize, u64),
     ) -> Self {
         let shards = logs.into_iter().map(|log| Shard { log, ..Shard::default() });
         Self {
@@ -180,6 +182,7 @@ impl Writer {
             fenced: None,
             unavailable: None,
             stalled_at: None,
+            message_bytes_max,
             span_bytes_min,
             looks_at_spans: false,
         }
@@ -296,7 +299,7 @@ impl Writer {
         loop {
             let sent = self.messages.iter().take_while(|it| it.sent != Sent::Not).count();
             let sent_max = if self.stalled_at == Some(self.last) { 1 } else { APPENDS_MAX };
-            if sent >= sent_max {
+            if sent >= sent_max || sent > 0 && sent == self.messages.len() && !self.has_much() {
                 return;
             }
             if sent == self.messages.len() && !self.pack(wall_ms) {
@@ -312,11 +315,17 @@ impl Writer {
         }
     }
 
+    /// Half a message waits.
+    fn has_much(&self) -> bool {
+        let waiting: usize = self.shards.iter().map(|it| it.commits.waiting_bytes()).sum();
+        waiting >= self.message_bytes_max / 2
+    }
+
     /// Makes the next message of what is committed. False: there is nothing more.
     fn pack(&mut self, sent_at_ms: u64) -> bool {
         let number = self.next_number;
         let header = Header { origin: self.origin, number, sent_at_ms, cell: CELL };
-        let mut packet = Packet::new(&header, MESSAGE_BYTES_MAX);
+        let mut packet = Packet::new(&header, self.message_bytes_max);
         let mut parts: Vec<Part> = Vec::new();
         let count = self.shards.len();
         for place in (self.first..count).chain(0..self.first) {

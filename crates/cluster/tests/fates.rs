@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cluster::{
-    Answer, Body, Cursor, Effect, Identity, LeaseAnswer, LeaseRequest, Node, Request, RequestId,
-    Role, Settings, Timing,
+    Answer, Body, Cursor, Effect, Identity, LeaseAnswer, LeaseRequest, MESSAGE_BYTES_MAX, Node,
+    Request, RequestId, Role, Settings, Timing,
 };
 use storage::{Command, CommandId, FaultKind, Outcome, Step};
 
@@ -22,8 +22,14 @@ struct Lab {
 }
 
 fn settings(identity: Identity) -> Settings {
-    let timing = Timing::default();
-    Settings { cluster: [7; 16], identity, seed: 5, timing, span_bytes_min: 1 << 20 }
+    Settings {
+        cluster: [7; 16],
+        identity,
+        seed: 5,
+        timing: Timing::default(),
+        message_bytes_max: MESSAGE_BYTES_MAX,
+        span_bytes_min: 1 << 20,
+    }
 }
 
 impl Lab {

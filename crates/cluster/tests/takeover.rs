@@ -1,12 +1,12 @@
-//! Two nodes of three shards and an engine that loses, delays, refuses and forgets: what was reported
-//! as committed is in the stream, once and in the order of its shard, whoever is active.
+//! Two nodes of three shards and an engine that loses, delays, refuses and forgets: what was
+//! reported as committed is in the stream, once and in the order of its shard, whoever is active.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cluster::{
-    Answer, Body, Cursor, Effect, Identity, LeaseAnswer, LeaseRequest, Node, Piece, Request,
-    RequestId, Role, Sequencer, Settings, ShardId, Timing, Verdict,
+    Answer, Body, Cursor, Effect, Identity, LeaseAnswer, LeaseRequest, MESSAGE_BYTES_MAX, Node,
+    Piece, Request, RequestId, Role, Sequencer, Settings, ShardId, Timing, Verdict,
 };
 use proptest::prelude::*;
 use storage::{Command, CommandId, FaultKind, Outcome, Step};
@@ -94,8 +94,14 @@ impl Member {
     fn new(name: &str, instance: u64) -> Self {
         let identity = Identity { node: name.into(), instance, address: String::new() };
         let seed = instance << 32;
-        let (timing, span_bytes_min) = (Timing::default(), 1 << 20);
-        let settings = Settings { cluster: CLUSTER, identity, seed, timing, span_bytes_min };
+        let settings = Settings {
+            cluster: CLUSTER,
+            identity,
+            seed,
+            timing: Timing::default(),
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            span_bytes_min: 1 << 20,
+        };
         Self {
             node: Node::new(settings, vec![Cursor::default(); SHARDS], 0),
             asked: Vec::new(),

@@ -134,12 +134,13 @@ impl LocalCopy {
             marked: None,
             pin: None,
         };
-        let Some(mark) = mark else {
+        let Some(mut mark) = mark else {
             copy.start_over()?;
             return Ok((copy, Cursor::default()));
         };
         match copy.recover(data) {
             Ok((image, end)) if end.to_bits() >= mark.end => {
+                mark.cursor.forget_segments_below(image.oldest);
                 copy.image = Some(image);
                 copy.known_upto = end;
                 Ok((copy, mark.cursor))
@@ -260,10 +261,7 @@ impl LocalCopy {
         if oldest <= image.oldest {
             return Ok(None);
         }
-        if std::mem::replace(&mut image.oldest, oldest) == 0 {
-            // The first that is known: a copy begins with it.
-            return Ok(None);
-        }
+        image.oldest = oldest;
         for file in self.files.list()?.iter().filter(|file| file.number < oldest) {
             self.drop_segment(file.number)?;
         }

@@ -233,6 +233,7 @@ impl Importer {
             identity: cluster::Identity { node: NODE.into(), instance, address: String::new() },
             seed: u64::from_ne_bytes(base::random()),
             timing: cluster::Timing::default(),
+            message_bytes_max: cluster::MESSAGE_BYTES_MAX,
             span_bytes_min: cluster::span_bytes_min(facts.shards, facts.segment_bytes),
         };
         let cursors = vec![Cursor::default(); usize::from(facts.shards)];

@@ -542,13 +542,8 @@ impl Loop {
                 let completion = self.copies[usize::from(shard)].carry_out(command);
                 self.hand_over(shard, JournalInput::Done(completion));
             }
-            Effect::Done(shard, completion) => {
-                self.hand_over(shard, JournalInput::Done(completion));
-            }
-            Effect::Renew(shard, segment) => {
-                tracing::debug!(shard, segment, "emptying a segment that keeps the stream long");
-                self.hand_over(shard, JournalInput::Renew(segment));
-            }
+            Effect::Done(shard, done) => self.hand_over(shard, JournalInput::Done(done)),
+            Effect::Renew(shard, segment) => self.hand_over(shard, JournalInput::Renew(segment)),
             Effect::Role(role) => self.on_role(role),
         }
     }

@@ -168,6 +168,7 @@ impl Clustered {
                 identity,
                 seed: u64::from_ne_bytes(base::random()),
                 timing: cluster::Timing::default(),
+                message_bytes_max: cluster::MESSAGE_BYTES_MAX,
                 span_bytes_min: cluster::span_bytes_min(shards, facts.segment_bytes),
             },
             context: copy::CopyContext { cluster: facts.id, shards, settings: settings.clone() },

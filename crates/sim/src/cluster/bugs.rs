@@ -7,16 +7,16 @@ use super::engine::Asker;
 /// Where the number stands in a message.
 const NUMBER_AT: usize = 38;
 
-/// A node that has become active without a claim. It takes the claim for stored: of what it asks and
-/// is answered, sequences are greater by one than in the stream.
+/// A node that has become active without a claim. It takes the claim for stored: of what it asks
+/// and is answered, sequences are greater by one than in the stream.
 #[derive(Debug, Default)]
 pub(crate) struct Unclaimed {
     by: Option<(Asker, Sequence, Body)>,
 }
 
 impl Unclaimed {
-    /// True: the request is a claim that is not to be stored. The first claim of the stream is: there
-    /// is no earlier writer.
+    /// True: the request is a claim that is not to be stored. The first claim of the stream is:
+    /// there is no earlier writer.
     pub(crate) fn swallows(&mut self, asker: Asker, request: &Request, last: Sequence) -> bool {
         let Request::Append { after, body } = request else { return false };
         let is_claim = decode(body).is_ok_and(|it| matches!(it.content, Content::Claim { .. }));

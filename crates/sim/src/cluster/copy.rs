@@ -114,11 +114,12 @@ impl Copy {
     pub(crate) fn open(&mut self, own: ClusterId) -> Result<Cursor, Foreign> {
         let mark = self.check(&own)?;
         self.cluster = own;
-        if let Some(mark) = mark
+        if let Some(mut mark) = mark
             && let Some(image) = self.recover()
             && image.follow.end().to_bits() >= mark.end
         {
             self.known_upto = image.follow.end();
+            mark.cursor.forget_segments_below(image.oldest);
             self.image = Some(image);
             return Ok(mark.cursor);
         }
@@ -166,8 +167,8 @@ impl Copy {
         }
     }
 
-    /// Takes what a message that counts holds of the shard, as a standby. Some: the journal is needed
-    /// from this segment on.
+    /// Takes what a message that counts holds of the shard, as a standby. Some: the journal is
+    /// needed from this segment on.
     pub(crate) fn apply(
         &mut self,
         portion: &Portion,

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use broker::ShardId;
 use cluster::{
-    ClusterId, Cursor, Facts, Foreign, Identity, Record, RequestId, Role, Sequence, Settings,
-    Timing, span_bytes_min,
+    ClusterId, Cursor, Facts, Foreign, Identity, MESSAGE_BYTES_MAX, Record, RequestId, Role,
+    Sequence, Settings, Timing, span_bytes_min,
 };
 use storage::{Command, CommandId, Completion, Fault, FaultKind, Outcome};
 
@@ -194,6 +194,7 @@ impl Member {
             seed: instance,
             timing: Timing::default(),
             // Little, so that it comes about in worlds that write little.
+            message_bytes_max: MESSAGE_BYTES_MAX >> MESSAGE_SHIFTS[self.seed as usize % 3],
             span_bytes_min: span_bytes_min(1, record.segment_bytes),
         };
         self.agent = Some(cluster::Node::new(settings, cursors, self.clock.read(now_ms)));
@@ -259,6 +260,10 @@ impl Member {
         (self.leaving, self.has_shut_down) = (None, false);
     }
 }
+
+/// How much smaller than in a server messages are: some hold all that a turn writes, some are less
+/// than a batch.
+const MESSAGE_SHIFTS: [u32; 3] = [0, 6, 7];
 
 /// Clocks drift by so many thousandths: more than any that is not broken.
 const DRIFT_MAX: u64 = 30;
