@@ -299,10 +299,8 @@ impl Writer {
         loop {
             let sent = self.messages.iter().take_while(|it| it.sent != Sent::Not).count();
             let sent_max = if self.stalled_at == Some(self.last) { 1 } else { APPENDS_MAX };
-            if sent >= sent_max || sent > 0 && sent == self.messages.len() && !self.has_much() {
-                return;
-            }
-            if sent == self.messages.len() && !self.pack(wall_ms) {
+            let is_packed = sent < self.messages.len();
+            if sent >= sent_max || !is_packed && !(self.has_enough(sent) && self.pack(wall_ms)) {
                 return;
             }
             let id = self.request_id();
@@ -315,10 +313,11 @@ impl Writer {
         }
     }
 
-    /// Half a message waits.
-    fn has_much(&self) -> bool {
+    /// Whether enough waits for one more message beside so many.
+    fn has_enough(&self, sent: usize) -> bool {
         let waiting: usize = self.shards.iter().map(|it| it.commits.waiting_bytes()).sum();
-        waiting >= self.message_bytes_max / 2
+        let least = if sent == 0 { 1 } else { self.message_bytes_max / 2 };
+        waiting >= least
     }
 
     /// Makes the next message of what is committed. False: there is nothing more.

@@ -361,7 +361,7 @@ async fn switch_over(engine: &Engine, to: Option<&str>) -> anyhow::Result<()> {
     anyhow::bail!("'{detail}' has not taken over yet; see `quelea cluster status`")
 }
 
-/// Copies that the engine keeps of each stream.
+/// Copies that the engine keeps of the stream.
 const REPLICAS: u8 = 3;
 /// Nodes whose answers are shown.
 const NODES_MAX: usize = 64;
