@@ -2,9 +2,11 @@
 //!
 //! The commits of all shards are packed into messages of at most [`MESSAGE_BYTES_MAX`]. What comes
 //! while one is under way goes into the next one. Up to [`APPENDS_MAX`] are under way at a time,
-//! each with the last sequence that it expects: further ones only when there is half a message. The shards take turns to be the first in a
-//! message, so a large commit of one does not hold up the others. A commit is reported as done when
-//! the engine has acknowledged all its messages and the local copy has them.
+//! each with the last sequence that it expects: further ones only when there is half a message.
+//!
+//! The shards take turns to be the first in a message, so a large commit of one does not hold up
+//! the others. A commit is reported as done when the engine has acknowledged all its messages and
+//! the local copy has them.
 //!
 //! # An append of unknown fate
 //!

@@ -66,7 +66,6 @@ pub(crate) enum JournalInput {
     Renew(u32),
 }
 
-/// Takes it.
 pub(crate) type Hear = Box<dyn Fn(JournalInput) + Send>;
 
 /// What the start of the broker waits for.
@@ -732,7 +731,6 @@ impl Loop {
             is_unavailable: stream.fault.is_none() && stream.unavailable.is_some(),
             fault: stream.fault.or(stream.unavailable).unwrap_or_default(),
         });
-        let end = self.node.streams().find_map(|stream| stream.end);
         let mut view = self.member.view.lock().unwrap_or_else(PoisonError::into_inner);
         view.own = NodeStatus {
             role: talk::word(role, is_acting).to_owned(),
@@ -745,7 +743,7 @@ impl Loop {
         let holder = self.node.holder().filter(|holder| !holder.is_released);
         view.holder = holder.map(|holder| holder.holder.node.clone());
         view.holder_address = holder.map(|holder| holder.holder.address.clone());
-        view.end = end.unwrap_or_default();
+        view.end = self.node.streams().find_map(|stream| stream.end).unwrap_or_default();
         (view.read_messages, view.read_bytes) = self.read;
         view.is_engine_connected = self.engine.is_connected();
     }
