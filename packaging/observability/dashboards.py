@@ -271,8 +271,8 @@ CLUSTER = [
               ("increase(quelea_cluster_suspensions_total{$i}[$r])", "{{instance}} suspensions")),
         graph("Appends that NATS did not answer in time", "ops",
               ("rate(quelea_cluster_append_unknown_total{$i}[$r])", "{{instance}}")),
-        graph("Messages written to the streams", "ops",
-              ("sum by (instance) (rate(quelea_cluster_last_message{$i}[$r]))", "{{instance}}")),
+        graph("Messages written to the stream", "ops",
+              ("max by (instance) (rate(quelea_cluster_last_message{$i}[$r]))", "{{instance}}")),
     ]),
 ]
 
