@@ -161,7 +161,8 @@ fn side_by_side<J: Send, R: Send>(
     let work_on = || std::iter::from_fn(next).map(work).collect::<Vec<R>>();
     scope(|scope| {
         let spawn = |_| {
-            let builder = Builder::new().name("log-sync".to_owned());
+            // By the end of its name a test knows that it commits.
+            let builder = Builder::new().name("log-sync-commit".to_owned());
             builder.spawn_scoped(scope, work_on).ok()
         };
         let helpers: Vec<_> = (1..threads).filter_map(spawn).collect();
@@ -186,7 +187,7 @@ const SYNCS_AT_ONCE: usize = 16;
 mod tests {
     use std::sync::mpsc::{Sender, channel};
 
-    use storage::{Command, CommandId, FaultKind, Outcome};
+    use storage::{Command, CommandId, FaultKind, InPlace, InPlaceEnd, Outcome};
 
     use super::*;
     use crate::{DataDir, JournalDisk, Owner};
@@ -284,6 +285,23 @@ mod tests {
             assert_eq!((owner, done.len()), (expected, 2), "{done:?}");
         }
         assert!(directory.notices.recv().is_err(), "no thread is left");
+    }
+
+    #[test]
+    fn what_its_owner_writes_is_in_the_file_at_once() {
+        let mut directory = directory(Duration::ZERO);
+        let disk = &mut directory.disks[3];
+        let write = |segment, offset| InPlace { segment, offset, bytes: Arc::new(vec![3; 20]) };
+        for offset in [0, 20] {
+            let (end, _) = disk.write_in_place(&write(1, offset));
+            assert_ne!(end, InPlaceEnd::NotDone);
+        }
+        let path = directory.data.journal_path(3).join("0000000001.log");
+        assert_eq!(std::fs::read(path).unwrap()[..41], [[3; 40].as_slice(), &[0]].concat());
+        assert_eq!(disk.write_in_place(&write(2, 0)).0, InPlaceEnd::NotDone, "no such file");
+        disk.close();
+        assert_eq!(disk.write_in_place(&write(1, 0)).0, InPlaceEnd::NotDone);
+        assert!(directory.notices.try_recv().is_err(), "no thread had to do with it");
     }
 
     #[test]

@@ -467,7 +467,7 @@ const COMMIT_DELAY_MS: [u64; 4] = [0, 0, 2, 20];
 const IN_PLACE_BYTES_MAX: [usize; 4] = [0, 500, 64 << 10, 64 << 10];
 
 /// What a journal may write in a round: so little that some writes take several.
-const ROUND_BYTES_MAX: [usize; 4] = [700, 5000, 1 << 20, 1 << 20];
+const ROUND_BYTES_MAX: [usize; 4] = [3000, 10_000, 1 << 20, 1 << 20];
 
 /// How long records that nobody waits for may wait, in the logs of a world.
 pub(crate) const LAZY_COMMIT_MS: [u32; 3] = [0, 3, 30];

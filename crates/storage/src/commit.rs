@@ -101,10 +101,18 @@ impl Commit {
         steps.filter_map(write_end).next().unwrap_or(self.written)
     }
 
-    /// Has the disk's thread writes of this journal?
-    fn has_writes_in_flight(&self) -> bool {
+    /// The disk has caught up when it has synced the slow write.
+    fn sync_slow(&mut self) {
+        if self.synced < self.slow_upto && self.slow_upto <= self.written {
+            self.sync_target = self.sync_target.max(self.slow_upto);
+        }
+    }
+
+    /// Has the disk's thread nothing of this journal but syncs? A write must not overtake another
+    /// one, nor a manifest, which has to reach as far as the write.
+    fn has_only_syncs_in_flight(&self) -> bool {
         let mut steps = self.in_flight.iter().flat_map(|group| &group.steps);
-        steps.any(|step| matches!(step, Step::Write { .. }))
+        steps.all(|step| matches!(step, Step::Sync { .. }))
     }
 
     pub(crate) fn note_append(&mut self, level: Level, position: Position, now_ms: u64) {
@@ -245,6 +253,7 @@ impl Journal {
                 Step::Manifest { bytes, .. } => self.upkeep.note_durable(&bytes),
             }
         }
+        self.commit.sync_slow();
         self.on_not_done(steps.collect(), fault);
         self.recent.evict(self.commit.written);
         if self.commit.synced >= self.commit.records_end && self.open.is_none() {
@@ -321,7 +330,7 @@ impl Journal {
 
     fn may_write_in_place(&self) -> bool {
         let commit = &self.commit;
-        let overtakes = commit.has_writes_in_flight();
+        let overtakes = !commit.has_only_syncs_in_flight();
         #[cfg(feature = "testing")]
         let overtakes = overtakes && self.flaw != Some(JournalFlaw::OvertakesThread);
         self.phase == Phase::Running
@@ -334,7 +343,8 @@ impl Journal {
     }
 
     /// How the write in place ended. After one that was slow or not done, the disk's thread writes
-    /// until it has synced all of that; it also finds out why one cannot be done.
+    /// until it has synced all of that, which is asked for at once; it also finds out why one
+    /// cannot be done.
     pub fn end_write(&mut self, write: InPlace, end: InPlaceEnd) {
         let InPlace { segment, offset, bytes } = write;
         let written = Position::new(segment, offset + bytes.len() as u32);
@@ -348,6 +358,7 @@ impl Journal {
         self.pending_bytes = self.pending_bytes.saturating_sub(bytes.len());
         self.stats.commits += 1;
         self.commit.written = self.commit.written.max(written);
+        self.commit.sync_slow();
         self.recent.evict(self.commit.written);
     }
 
