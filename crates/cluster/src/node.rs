@@ -230,7 +230,8 @@ impl Node {
     pub fn on_message(&mut self, sequence: Sequence, body: &Body, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let stream = &mut self.stream;
-        if stream.writer.is_some() || stream.fault.is_some() {
+        let is_over = matches!(self.role, Role::Ended(_) | Role::Released);
+        if is_over || stream.writer.is_some() || stream.fault.is_some() {
             return;
         }
         match stream.sequencer.on_message(sequence, body) {

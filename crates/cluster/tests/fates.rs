@@ -16,6 +16,8 @@ struct Lab {
     asked: VecDeque<(RequestId, Request)>,
     done: Vec<(CommandId, Outcome)>,
     role: Role,
+    /// Portions for the local copy.
+    applied: usize,
     /// Another node has the lease.
     is_taken: bool,
     commits: u64,
@@ -42,6 +44,7 @@ impl Lab {
             asked: VecDeque::new(),
             done: Vec::new(),
             role: Role::Standby,
+            applied: 0,
             is_taken: false,
             commits: 0,
         }
@@ -95,6 +98,7 @@ impl Lab {
                     self.node.on_lease_answer(id, answer, self.now_ms);
                 }
                 Effect::Done(_, completion) => self.done.push((completion.id, completion.outcome)),
+                Effect::Apply(..) => self.applied += 1,
                 Effect::Role(role) => self.role = role,
                 _ => {}
             }
@@ -267,5 +271,25 @@ fn a_node_that_cannot_read_the_rest_of_a_stream_gives_the_lease_up() {
     }
     lab.node.on_message(1, &b"no message of this program".as_slice().into(), lab.now_ms);
     lab.pass(1);
+    assert!(matches!(lab.role, Role::Ended(_)), "{:?}", lab.role);
+}
+
+/// What follows would be written behind a hole.
+#[test]
+fn a_node_whose_copy_cannot_be_written_takes_no_more_of_the_stream() {
+    let mut writer = Lab::active();
+    writer.commit(b"one");
+    let (id, _, first) = writer.append();
+    writer.answer(id, Answer::Appended(2));
+    writer.commit(b"two");
+    let (_, _, second) = writer.append();
+    let mut lab = Lab::standby();
+    lab.node.on_message(1, &first, 0);
+    lab.take_effects();
+    assert_eq!(lab.applied, 1);
+    lab.node.on_local_fault("no space");
+    lab.node.on_message(2, &second, 0);
+    lab.take_effects();
+    assert_eq!(lab.applied, 1);
     assert!(matches!(lab.role, Role::Ended(_)), "{:?}", lab.role);
 }

@@ -212,9 +212,11 @@ impl Follow {
         self.current.map_or(0, |current| current.walk.chain.oldest)
     }
 
-    /// A batch or header was begun that is not whole yet.
+    /// A batch or header was begun that is not whole yet, or the journal was, and what was seen of
+    /// it was skipped.
     pub fn is_within_batch(&self) -> bool {
-        !self.partial.is_empty()
+        let has_no_beginning = self.current.is_none() && self.skipped.is_some();
+        !self.partial.is_empty() || has_no_beginning
     }
 
     /// End of the last whole batch.

@@ -437,13 +437,16 @@ fn what_is_left_of_segments_that_are_gone_is_skipped() {
         let whole = follow_from(begins);
         for back in 1..begins.min(30) {
             let found = follow_from(begins - back);
+            assert!(!found.is_within_batch(), "it has begun since");
             found.check().unwrap_or_else(|why| panic!("seed {seed}, {back} writes before: {why}"));
             assert_eq!((found.end(), found.oldest()), (whole.end(), oldest));
             checked += 1;
         }
         let last = events.iter().rposition(|event| stated(event).is_some()).unwrap();
         if last + 1 < events.len() && events[last + 1..].iter().any(is_write) {
-            assert!(follow_from(last + 1).check().is_err(), "seed {seed}: it has no beginning");
+            let rest = follow_from(last + 1);
+            assert!(rest.check().is_err(), "seed {seed}: it has no beginning");
+            assert!(rest.is_within_batch(), "no position is noted");
         }
     }
     assert!(checked > 100, "{checked}");
