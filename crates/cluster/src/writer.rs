@@ -301,8 +301,11 @@ impl Writer {
         loop {
             let sent = self.messages.iter().take_while(|it| it.sent != Sent::Not).count();
             let sent_max = if self.stalled_at == Some(self.last) { 1 } else { APPENDS_MAX };
+            if sent >= sent_max {
+                return;
+            }
             let is_packed = sent < self.messages.len();
-            if sent >= sent_max || !is_packed && !(self.has_enough(sent) && self.pack(wall_ms)) {
+            if !is_packed && (!self.has_enough(sent) || !self.pack(wall_ms)) {
                 return;
             }
             let id = self.request_id();
