@@ -661,10 +661,10 @@ pub fn large_packet_len(bytes: &[u8]) -> Option<usize> {
     (packet_len >= LARGE_BYTES_MIN).then_some(packet_len)
 }
 
-/// Does the end of the connection stand for an acknowledgement? Before MQTT 5 for each that refuses.
-/// And for a PUBREC of a log that is out of service: the packet ID may be on the medium. A PUBREC
-/// that refuses would free it for the client, and after a start its next message would be taken for
-/// a repetition. So the client keeps the packet ID, and sends the same message again.
+/// Does the end of the connection stand for an acknowledgement? Before MQTT 5 for each that
+/// refuses. And for a PUBREC of a log that is out of service: the packet ID may be on the medium. A
+/// PUBREC that refuses would free it for the client, and after a start its next message would be
+/// taken for a repetition. So the client keeps the packet ID, and sends the same message again.
 fn is_end(is_v5: bool, kind: AckKind, reason: Reason) -> bool {
     let is_unknown = kind == AckKind::Pubrec && reason == Reason::IMPLEMENTATION_SPECIFIC_ERROR;
     reason.is_error() && (!is_v5 || is_unknown)

@@ -82,6 +82,12 @@ impl Disks {
         if thrift.chance(50) {
             settings.reserve_bytes = 0;
         }
+        let mut in_place_bytes_max = IN_PLACE_BYTES_MAX[thrift.below(IN_PLACE_BYTES_MAX.len())];
+        if sabotage == Some(Sabotage::OvertakeThread) {
+            // The thread has a write whenever a turn has more than a message.
+            in_place_bytes_max = IN_PLACE_BYTES_MAX[1];
+            settings.lazy_commit_ms = 0;
+        }
         let delay_ms = COMMIT_DELAY_MS[thrift.below(COMMIT_DELAY_MS.len())];
         let bytes_max = ROUND_BYTES_MAX[thrift.below(ROUND_BYTES_MAX.len())];
         let rules = RoundRules { delay_us: delay_ms * 1000, bytes_max };
@@ -90,7 +96,7 @@ impl Disks {
             rounds: new_rounds(shards, rules, sabotage),
             stage: Stage::Idle,
             rules,
-            in_place_bytes_max: IN_PLACE_BYTES_MAX[thrift.below(IN_PLACE_BYTES_MAX.len())],
+            in_place_bytes_max,
             arrivals: VecDeque::new(),
             disks: Rc::new(RefCell::new((0..shards).map(|_| disk(random)).collect())),
             copies: vec![None; usize::from(shards)],

@@ -34,7 +34,7 @@ pub(crate) struct Commit {
     is_awaited: bool,
     /// Records to be synced came while a commit was under way; the same for the last commit.
     has_joined: bool,
-    pub(crate) is_shared: bool,
+    is_shared: bool,
     retry_at: Option<u64>,
     /// The end of the last write in place that was slow: the thread takes over until it is synced.
     slow_upto: Position,
@@ -85,10 +85,6 @@ impl Commit {
         }
     }
 
-    pub(crate) fn is_delayed(&self) -> bool {
-        self.lazy_since.is_some()
-    }
-
     /// The open batch is on its way: nobody waits for what comes next.
     const fn take_open(&mut self) {
         self.lazy_since = None;
@@ -132,6 +128,20 @@ impl Commit {
 }
 
 impl Journal {
+    /// Whether records that nobody waits for wait for others to share a commit with, see
+    /// [`Settings::lazy_commit_ms`](crate::Settings::lazy_commit_ms).
+    pub fn delays_commit(&self) -> bool {
+        self.commit.lazy_since.is_some() && self.poison.is_none()
+    }
+
+    /// Whether the last commit has records to be synced that came while another one was under way:
+    /// then others do not wait for this journal only, see [`Submission::is_shared`].
+    ///
+    /// [`Submission::is_shared`]: crate::Submission::is_shared
+    pub fn is_commit_shared(&self) -> bool {
+        self.commit.is_shared
+    }
+
     /// A planted bug.
     #[cfg(feature = "testing")]
     pub const fn plant(&mut self, flaw: JournalFlaw) {
@@ -170,9 +180,9 @@ impl Journal {
         self.commands.push(Command::Commit { id, steps, resume });
     }
 
-    /// Whether the next commit waits for a record that somebody waits for. Only records may be late:
-    /// what a journal needs to open, to go on in the next segment or to close is not, nor is a sync,
-    /// nor space that comes back once the journal says that it begins behind it.
+    /// Whether the next commit waits for a record that somebody waits for. Only records may be
+    /// late: what a journal needs to open, to go on in the next segment or to close is not, nor is
+    /// a sync, nor space that comes back once the journal says that it begins behind it.
     fn is_lazy(&mut self, now_ms: u64) -> bool {
         let has_records_only = self.open.is_some() && self.queue.is_empty() && !self.upkeep.is_due;
         let is_awaited = self.commit.is_awaited

@@ -402,20 +402,6 @@ impl Journal {
         commit.into_iter().chain(space).flatten().chain(reads).min()
     }
 
-    /// Whether records that nobody waits for wait for others to share a commit with, see
-    /// [`Settings::lazy_commit_ms`].
-    pub fn delays_commit(&self) -> bool {
-        self.commit.is_delayed() && self.poison.is_none()
-    }
-
-    /// Whether the last commit has records to be synced that came while another one was under way:
-    /// then others do not wait for this journal only, see [`Submission::is_shared`].
-    ///
-    /// [`Submission::is_shared`]: crate::Submission::is_shared
-    pub fn is_commit_shared(&self) -> bool {
-        self.commit.is_shared
-    }
-
     /// Makes everything appended so far durable, whatever its level.
     pub fn sync(&mut self) {
         self.commit.sync_target = self.end();

@@ -337,8 +337,8 @@ impl Sessions {
         publish: &Publish<'_>,
         reason: Reason,
     ) -> Result<Pace, Ended> {
-        // Clients of 3.1.1 are cut off, when those before have been answered, and publishers of QoS 2
-        // on a log that is out of service.
+        // Clients of 3.1.1 are cut off, when those before have been answered, and publishers of
+        // QoS 2 on a log that is out of service.
         self.answer_publish(cx, slot, publish, reason, None);
         let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
         // What the message led to has ended the connection.

@@ -705,8 +705,8 @@ fn after_a_failed_sync_nothing_is_promised_any_more() {
     assert_eq!(lab.payloads(conn), ["before"]);
 }
 
-/// The packet ID may be on the medium: a PUBREC that refuses would free it for the client, and after
-/// a start another message under it would be taken for a repetition.
+/// The packet ID may be on the medium: a PUBREC that refuses would free it for the client, and
+/// after a start another message under it would be taken for a repetition.
 #[test]
 fn a_log_that_fails_ends_the_connection_of_a_qos_2_publisher_and_keeps_its_packet_id() {
     let mut lab = Lab::durable(1);
