@@ -270,7 +270,12 @@ def test_the_state_of_a_bridge_is_retained_at_both_brokers(start):
     def watching(broker_port):
         peer = Peer(broker_port, 4).accepted(client_id="watch")
         peer.subscribed(topic)
-        assert peer.message()[:2] == (topic, b"1")
+        state = peer.message()[:2]
+        if state == (topic, b"0"):
+            # A broker that has just started publishes the will first. The bridge is connected
+            # before its publish has arrived.
+            state = peer.message()[:2]
+        assert state == (topic, b"1")
         return peer
 
     here, there = watching(broker.port()), watching(port)
