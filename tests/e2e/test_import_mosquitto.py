@@ -265,7 +265,6 @@ def relay(port, remote):
     """What the remote gets, with its QoS, and the client ID of the bridge."""
     far = Client(remote, "far", NOBODY)
     far.subscribe("#", 2)
-    far.subscribe("$SYS/broker/connection/+/state", 2)
     near = Client(port, "near", NOBODY)
     # Until the bridge has connected, nothing crosses.
     while not [topic for topic, _ in far.received() if topic == "end/ready"]:
@@ -275,10 +274,16 @@ def relay(port, remote):
     found = []
     while ("end/x", 1) not in found:
         found += far.received()
-    states = Client(remote, "states", NOBODY)
-    states.subscribe("$SYS/broker/connection/+/state", 1)
-    states = {topic for topic, _ in states.received()}
-    return sorted(message for message in found if message[0] != "end/ready"), states
+    return sorted(message for message in found if message[0] != "end/ready"), state_of(remote)
+
+
+def state_of(remote):
+    """The topics of the states of bridges: one may come behind the first messages."""
+    client = Client(remote, "states", NOBODY)
+    client.subscribe("$SYS/broker/connection/+/state", 1)
+    while not (messages := client.received()):
+        pass
+    return {topic for topic, _ in messages}
 
 
 CERTIFIED = {
