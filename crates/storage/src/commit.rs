@@ -10,8 +10,8 @@ use crate::position::Position;
 /// What has been handed to the disk, and what it has made of it.
 #[derive(Debug)]
 pub(crate) struct Commit {
-    /// Groups at the disk, oldest first. The next one is formed as late as possible, and so as
-    /// large; a second one only when it is large already, so that the disk does not wait for us.
+    /// Groups at the disk, oldest first, at most [`GROUPS_MAX`]: each turn forms one, so that the
+    /// disk's thread finds all that there is when it begins anew.
     in_flight: VecDeque<Group>,
     /// Steps that came back undone, until the groups behind them have come back too.
     returned: Vec<Step>,
@@ -49,8 +49,11 @@ struct Group {
     /// began: this, and the writes before it in the group.
     base: Position,
     steps: Vec<Step>,
-    bytes: usize,
 }
+
+/// Groups of one journal at the disk. Policy: with so many, the next one is formed when the first
+/// one is done, and is as large as its limit of bytes allows.
+const GROUPS_MAX: usize = 16;
 
 /// A planted bug.
 #[cfg(feature = "testing")]
@@ -91,6 +94,12 @@ impl Commit {
         self.is_awaited = false;
     }
 
+    /// The end of what is synced, or will be by what has been handed to the disk.
+    fn sync_handed(&self) -> Position {
+        let covered = self.in_flight.iter().rev().find_map(Group::covers);
+        covered.unwrap_or(self.synced).max(self.synced)
+    }
+
     /// The end of what has been handed to the disk.
     fn handed(&self) -> Position {
         let steps = self.in_flight.iter().rev().flat_map(|group| group.steps.iter().rev());
@@ -127,6 +136,15 @@ impl Commit {
     }
 }
 
+impl Group {
+    /// How far its last sync reaches.
+    fn covers(&self) -> Option<Position> {
+        let sync = self.steps.iter().rposition(|step| matches!(step, Step::Sync { .. }))?;
+        let before = self.steps[..sync].iter().rev().find_map(write_end);
+        Some(before.unwrap_or(self.base))
+    }
+}
+
 impl Journal {
     /// Whether records that nobody waits for wait for others to share a commit with, see
     /// [`Settings::lazy_commit_ms`](crate::Settings::lazy_commit_ms).
@@ -159,7 +177,7 @@ impl Journal {
         self.close_batches();
         let mut steps: Vec<Step> = self.queue.drain(..).collect();
         let is_due = self.upkeep.is_due;
-        let is_behind = self.commit.sync_target > self.commit.synced;
+        let is_behind = self.commit.sync_target > self.commit.sync_handed();
         if is_due || is_behind && self.phase > Phase::Unopened {
             steps.push(Step::Sync { segment: self.head.segment });
             self.stats.syncs += 1;
@@ -172,9 +190,8 @@ impl Journal {
         }
         self.stats.commits += 1;
         let id = self.command_id();
-        let bytes = steps.iter().map(Step::bytes).sum();
         let base = self.commit.handed();
-        self.commit.in_flight.push_back(Group { id, base, steps: steps.clone(), bytes });
+        self.commit.in_flight.push_back(Group { id, base, steps: steps.clone() });
         self.commit.is_shared = std::mem::take(&mut self.commit.has_joined);
         let resume = std::mem::take(&mut self.commit.resume);
         self.commands.push(Command::Commit { id, steps, resume });
@@ -186,7 +203,7 @@ impl Journal {
     fn is_lazy(&mut self, now_ms: u64) -> bool {
         let has_records_only = self.open.is_some() && self.queue.is_empty() && !self.upkeep.is_due;
         let is_awaited = self.commit.is_awaited
-            || self.commit.sync_target > self.commit.synced
+            || self.commit.sync_target > self.commit.sync_handed()
             || self.space.oldest_is_unwritten();
         if self.phase != Phase::Running || !has_records_only || is_awaited {
             return false;
@@ -195,17 +212,10 @@ impl Journal {
         now_ms < since + u64::from(self.settings.lazy_commit_ms)
     }
 
-    /// Whether the disk has nothing to do, or will have soon and there is much to do.
+    /// Whether the disk may have one more. Behind one that was not done none is.
     fn may_form_group(&self) -> bool {
-        let at_disk: usize = self.commit.in_flight.iter().map(|group| group.bytes).sum();
-        let waiting = self.pending_bytes.saturating_sub(at_disk);
-        match self.commit.in_flight.len() {
-            0 => true,
-            1 => {
-                self.commit.returned.is_empty() && waiting >= self.settings.batch_bytes_max as usize
-            }
-            _ => false,
-        }
+        let groups = self.commit.in_flight.len();
+        groups == 0 || groups < GROUPS_MAX && self.commit.returned.is_empty()
     }
 
     /// Closes the open batch and whatever batches without records are due.

@@ -12,7 +12,10 @@ use crate::command::{Command, CommandId, CommitGuard, Completion, Fault, Outcome
 /// commits without a sync, then does the syncs, then gives their answers. The commits and steps of
 /// one journal stay in their order, and a fault of one journal is no matter of another.
 ///
-/// Its length is bounded by its users: a journal has two commits under way at most.
+/// Commits of a journal that follow each other share a sync: that of the earlier one is left to the
+/// later one, if this goes on in the same segment. So what came during a round is done in the next.
+///
+/// Its length is bounded by [`RoundRules::bytes_max`].
 #[derive(Debug)]
 pub struct Rounds {
     journals: Vec<Line>,
@@ -84,10 +87,15 @@ pub enum RoundsFlaw {
 #[derive(Debug, Default)]
 struct Line {
     commits: VecDeque<Waiting>,
-    /// Of the first commit.
+    /// Commits at the front that have nothing to do but their sync, which is left to a later one,
+    /// or wait behind such a commit.
+    passed: usize,
+    /// Of the commit behind them.
     steps_done: usize,
     /// Of its next step, a write.
     bytes_done: usize,
+    /// What stopped it: it is answered behind those that are passed.
+    fault: Option<Fault>,
     /// What may still be written in this round.
     bytes_left: usize,
     guard: CommitGuard,
@@ -227,13 +235,34 @@ impl Rounds {
     /// then there may be more.
     pub fn syncs(&self) -> Vec<(usize, Step)> {
         let lines = self.journals.iter().enumerate();
-        let next = lines.filter_map(|(journal, line)| Some((journal, line.step()?.clone())));
-        next.filter(|(_, step)| !matches!(step, Step::Write { .. })).collect()
+        lines.filter_map(|(journal, line)| Some((journal, line.due_sync()?.clone()))).collect()
     }
 
     /// The sync of the journal was done, or has failed.
     pub fn on_sync(&mut self, journal: usize, result: Result<(), Fault>) {
-        self.on_step(journal, result);
+        let line = &mut self.journals[journal];
+        if line.passed == 0 {
+            return self.on_step(journal, result);
+        }
+        let is_of_last = line.shares_sync();
+        match result {
+            Ok(()) if is_of_last => {
+                self.answer_passed(journal);
+                self.on_step(journal, Ok(()));
+            }
+            Ok(()) => {
+                self.answer_passed(journal);
+                if let Some(fault) = self.journals[journal].fault.take() {
+                    self.fail(journal, fault);
+                }
+                self.advance(journal);
+            }
+            Err(fault) => {
+                line.begin_again();
+                self.fail(journal, fault);
+                self.advance(journal);
+            }
+        }
     }
 
     /// The answers there are by now.
@@ -252,7 +281,8 @@ impl Rounds {
 
     /// The step that the journal is at.
     pub fn step_of(&self, journal: usize) -> Option<&Step> {
-        self.journals[journal].step()
+        let line = &self.journals[journal];
+        line.step().or_else(|| line.due_sync())
     }
 
     fn on_step(&mut self, journal: usize, result: Result<(), Fault>) {
@@ -260,6 +290,7 @@ impl Rounds {
         line.bytes_done = 0;
         match result {
             Ok(()) => line.steps_done += 1,
+            Err(fault) if line.passed > 0 => line.fault = Some(fault),
             Err(fault) => self.fail(journal, fault),
         }
         self.advance(journal);
@@ -269,7 +300,8 @@ impl Rounds {
         #[cfg(feature = "testing")]
         if self.flaw == Some(RoundsFlaw::FailsNeighbour) {
             let neighbour = (journal + 1) % self.journals.len();
-            if neighbour != journal && self.journals[neighbour].step().is_some() {
+            let line = &self.journals[neighbour];
+            if neighbour != journal && line.passed == 0 && line.step().is_some() {
                 self.journals[journal].steps_done += 1;
                 self.answer(neighbour, Some(fault));
                 return self.advance(neighbour);
@@ -280,26 +312,48 @@ impl Rounds {
 
     /// Answers what is done, or must not be done, until the journal is at a step.
     fn advance(&mut self, journal: usize) {
-        while let Some(first) = self.journals[journal].commits.front_mut() {
-            first.began_us.get_or_insert(self.now_us);
-            let began_us = first.began_us.unwrap_or(self.now_us);
+        loop {
             let line = &mut self.journals[journal];
+            let passed = line.passed;
+            let Some(current) = line.commits.get_mut(passed).filter(|_| line.fault.is_none())
+            else {
+                return;
+            };
+            let began_us = *current.began_us.get_or_insert(self.now_us);
             if line.steps_done == 0
                 && line.bytes_done == 0
-                && let Some(first) = line.commits.front()
-                && let Some(completion) = line.guard.refuse(&first.command)
+                && let Some(completion) = line.guard.refuse(&current.command)
             {
+                debug_assert_eq!(passed, 0, "those that are passed have not failed");
                 line.commits.pop_front();
                 self.answers.push(Answer { journal, completion, began_us });
                 continue;
             }
             #[cfg(feature = "testing")]
             self.misbehave(journal);
-            if self.journals[journal].step().is_some() {
+            let line = &mut self.journals[journal];
+            let is_done = line.step().is_none();
+            if passed == 0 && is_done {
+                self.answer(journal, None);
+            } else if is_done || line.leaves_sync() {
+                line.pass();
+            } else {
                 return;
             }
+        }
+    }
+
+    /// Those that are passed have come to their end.
+    fn answer_passed(&mut self, journal: usize) {
+        let line = &mut self.journals[journal];
+        let (steps_done, bytes_done) = (line.steps_done, line.bytes_done);
+        for _ in 0..std::mem::take(&mut line.passed) {
+            let line = &mut self.journals[journal];
+            line.steps_done = line.commits.front().map_or(0, |first| first.steps().len());
             self.answer(journal, None);
         }
+        let line = &mut self.journals[journal];
+        (line.steps_done, line.bytes_done) = (steps_done, bytes_done);
     }
 
     /// The first commit of the journal has come to its end.
@@ -321,32 +375,72 @@ impl Rounds {
     #[cfg(feature = "testing")]
     fn misbehave(&mut self, journal: usize) {
         let line = &mut self.journals[journal];
-        let at_sync = matches!(line.step(), Some(Step::Sync { .. }));
+        let at_sync = line.passed == 0 && matches!(line.step(), Some(Step::Sync { .. }));
         let Some(first) = line.commits.front_mut() else { return };
-        let Command::Commit { id, steps, .. } = &first.command else { return };
         if self.flaw != Some(RoundsFlaw::AnswersBeforeSync) || !at_sync || first.is_answered {
             return;
         }
-        let outcome = Outcome::Committed { steps_done: steps.len(), fault: None };
-        let completion = Completion { id: *id, outcome };
+        let outcome = Outcome::Committed { steps_done: first.steps().len(), fault: None };
+        let completion = Completion { id: first.id(), outcome };
         first.is_answered = true;
         self.answers.push(Answer { journal, completion, began_us: self.now_us });
     }
 }
 
 impl Line {
-    /// The step that is next.
+    /// The step that is next, before the sync of those that are passed.
     fn step(&self) -> Option<&Step> {
-        let Command::Commit { steps, .. } = &self.commits.front()?.command else { return None };
-        steps.get(self.steps_done)
+        let current = self.commits.get(self.passed).filter(|_| self.fault.is_none())?;
+        current.steps().get(self.steps_done)
+    }
+
+    /// The sync that is next, or the write of a manifest.
+    fn due_sync(&self) -> Option<&Step> {
+        match self.passed {
+            0 => self.step().filter(|step| !matches!(step, Step::Write { .. })),
+            _ => self.passed_sync(),
+        }
+    }
+
+    /// That which those wait for that are passed: all of them for the same.
+    fn passed_sync(&self) -> Option<&Step> {
+        let passed = self.commits.range(..self.passed);
+        passed.filter_map(|it| it.steps().last()).find(|step| synced_segment(step).is_some())
+    }
+
+    /// Is the commit behind those that are passed at the same sync?
+    fn shares_sync(&self) -> bool {
+        let segment = self.step().and_then(synced_segment);
+        segment.is_some() && segment == self.passed_sync().and_then(synced_segment)
+    }
+
+    /// Is only a sync left of the commit, and goes the next one on in the same segment?
+    fn leaves_sync(&self) -> bool {
+        let left = self.commits.get(self.passed).and_then(|it| it.steps().get(self.steps_done..));
+        let next = self.commits.get(self.passed + 1).and_then(|it| it.steps().first());
+        match (left, next) {
+            (Some([Step::Sync { segment }]), Some(Step::Write { segment: next, .. })) => {
+                let is_same = self.passed == 0 || self.shares_sync();
+                segment == next && is_same && self.bytes_left > 0
+            }
+            _ => false,
+        }
+    }
+
+    fn pass(&mut self) {
+        self.passed += 1;
+        (self.steps_done, self.bytes_done) = (0, 0);
+    }
+
+    /// The first of those that are passed is at its sync, as if none were.
+    fn begin_again(&mut self) {
+        let first = self.commits.front().map_or(0, |first| first.steps().len());
+        self.steps_done = first.saturating_sub(1);
+        (self.passed, self.bytes_done, self.fault) = (0, 0, None);
     }
 
     fn bytes_waiting(&self) -> usize {
-        let bytes = |waiting: &Waiting| match &waiting.command {
-            Command::Commit { steps, .. } => steps.iter().map(Step::bytes).sum(),
-            _ => 0,
-        };
-        self.commits.iter().map(bytes).sum()
+        self.commits.iter().flat_map(Waiting::steps).map(Step::bytes).sum()
     }
 }
 
@@ -362,6 +456,20 @@ impl Waiting {
 
     fn id(&self) -> CommandId {
         self.command.id()
+    }
+
+    fn steps(&self) -> &[Step] {
+        match &self.command {
+            Command::Commit { steps, .. } => steps,
+            _ => &[],
+        }
+    }
+}
+
+const fn synced_segment(step: &Step) -> Option<u32> {
+    match step {
+        Step::Sync { segment } => Some(*segment),
+        Step::Write { .. } | Step::Manifest { .. } => None,
     }
 }
 
@@ -508,6 +616,83 @@ mod tests {
         let command = Command::Commit { id, steps, resume: true };
         rounds.submit(Submission { journal, command, is_shared }, 0);
         assert_eq!(round(&mut rounds, None, 0), ["0: 0+1", "0: 4 1 ok"]);
+    }
+
+    #[test]
+    fn commits_of_one_journal_share_a_sync() {
+        let mut rounds = rounds(0);
+        rounds.submit(commit(0, 1, vec![write(0, 1), sync()]), 0);
+        rounds.submit(commit(0, 2, vec![write(1, 1), sync()]), 0);
+        rounds.submit(commit(0, 3, vec![write(2, 1)]), 0);
+        let log = round(&mut rounds, None, 0);
+        let writes = ["0: 0+1", "0: 1+1", "0: 2+1"];
+        assert_eq!(log[..3], writes);
+        assert_eq!(log[3..], ["0: sync", "0: 1 2 ok", "0: 2 2 ok", "0: 3 1 ok"]);
+        for id in [4, 5, 6] {
+            rounds.submit(commit(0, id, vec![write(0, 1), sync()]), 0);
+        }
+        let log = round(&mut rounds, Some(0), 0);
+        assert_eq!(log, ["0: 0+1", "0: 4 0 Io", "0: 5 0 Skipped", "0: 6 0 Skipped"]);
+        assert!(rounds.is_idle());
+    }
+
+    #[test]
+    fn a_sync_that_commits_share_fails_for_all_of_them() {
+        let mut rounds = rounds(0);
+        rounds.submit(commit(0, 1, vec![write(0, 1), sync()]), 0);
+        rounds.submit(commit(0, 2, vec![write(1, 1), sync()]), 0);
+        rounds.submit(commit(0, 3, vec![write(2, 200), sync()]), 0);
+        rounds.begin(0);
+        while let Some(part) = rounds.next_write() {
+            rounds.on_write(&part, Ok(()));
+        }
+        assert_eq!(rounds.syncs().len(), 1);
+        rounds.on_sync(0, Err(fault()));
+        let mut log = Vec::new();
+        note_answers(&mut rounds, &mut log);
+        assert_eq!(log, ["0: 1 1 Io", "0: 2 0 Skipped", "0: 3 0 Skipped"]);
+        assert!(rounds.is_idle());
+    }
+
+    #[test]
+    fn a_fault_behind_a_sync_that_is_left_is_answered_behind_it() {
+        let mut rounds = rounds(0);
+        rounds.submit(commit(0, 1, vec![write(0, 1), sync()]), 0);
+        rounds.submit(commit(0, 2, vec![write(1, 1), write(2, 1), sync()]), 0);
+        rounds.submit(commit(0, 3, vec![write(3, 1), sync()]), 0);
+        rounds.begin(0);
+        let mut log = Vec::new();
+        while let Some(part) = rounds.next_write() {
+            rounds.on_write(&part, if part.offset == 2 { Err(fault()) } else { Ok(()) });
+        }
+        note_answers(&mut rounds, &mut log);
+        assert!(log.is_empty(), "{log:?}");
+        for (journal, _) in rounds.syncs() {
+            rounds.on_sync(journal, Ok(()));
+        }
+        note_answers(&mut rounds, &mut log);
+        assert_eq!(log, ["0: 1 2 ok", "0: 2 1 Io", "0: 3 0 Skipped"]);
+        assert!(rounds.syncs().is_empty() && rounds.is_idle());
+    }
+
+    #[test]
+    fn a_sync_is_left_only_to_one_of_its_segment_in_the_same_round() {
+        let write_2 = |offset| Step::Write { segment: 2, offset, bytes: Arc::new(vec![7]) };
+        let sync_2 = || Step::Sync { segment: 2 };
+        let mut rounds = rounds(0);
+        rounds.submit(commit(0, 1, vec![write(0, 1), sync()]), 0);
+        rounds.submit(commit(0, 2, vec![write(1, 1), write_2(0), sync_2()]), 0);
+        rounds.submit(commit(0, 3, vec![write_2(1), sync_2()]), 0);
+        let log = round(&mut rounds, None, 0);
+        assert_eq!(log[..3], ["0: 0+1", "0: 1+1", "0: 0+1"]);
+        assert_eq!(log[3..], ["0: sync", "0: sync", "0: 1 2 ok", "0: 2 3 ok"]);
+        assert_eq!(round(&mut rounds, None, 0), ["0: 1+1", "0: sync", "0: 3 2 ok"]);
+
+        rounds.submit(commit(0, 4, vec![write(0, 10), sync()]), 0);
+        rounds.submit(commit(0, 5, vec![write(10, 200), sync()]), 0);
+        assert_eq!(round(&mut rounds, None, 0), ["0: 0+10", "0: 10+90", "0: sync", "0: 4 2 ok"]);
+        assert_eq!(round(&mut rounds, None, 0), ["0: 100+100"]);
+        assert_eq!(round(&mut rounds, None, 0), ["0: 200+10", "0: sync", "0: 5 2 ok"]);
     }
 
     #[test]
