@@ -25,7 +25,12 @@ pub(super) struct Deriving {
 }
 
 impl Deriving {
-    pub(super) fn server(&mut self, server: &mut Server, machine: &Machine) {
+    pub(super) fn machine(&mut self, server: &mut Server, limits: &mut Limits, machine: &Machine) {
+        self.threads(server, machine);
+        self.limits(limits, machine);
+    }
+
+    fn threads(&mut self, server: &mut Server, machine: &Machine) {
         let cores = machine.cores;
         let mut resolve = |key, value: &mut u16, auto: u16, reason: &str| {
             if *value == 0 {
@@ -35,13 +40,28 @@ impl Deriving {
         };
         let one_each = format!("one for each of {cores} cores");
         resolve("server.workers", &mut server.workers, cores, &one_each);
-        let at_least = format!("one for each of {cores} cores, at least 4");
-        resolve("server.shards", &mut server.shards, cores.max(4), &at_least);
         let cores_rule = format!("a quarter of {cores} cores, at least one");
         resolve("server.acceptor_threads", &mut server.acceptor_threads, cores / 4, &cores_rule);
     }
 
-    pub(super) fn limits(&mut self, limits: &mut Limits, machine: &Machine) {
+    /// More than workers are of use later: a data directory that has moved to a larger machine
+    /// keeps their number. What is in memory only is no matter of a later start.
+    pub(super) fn shards(&mut self, server: &mut Server, has_journal: bool, machine: &Machine) {
+        if server.shards != 0 {
+            return;
+        }
+        let reason;
+        (server.shards, reason) = match has_journal {
+            true => {
+                let reason = format!("one for each of {} cores, at least 4", machine.cores);
+                (logged_shards(server, machine), reason)
+            }
+            false => (server.workers, "one for each worker".to_owned()),
+        };
+        self.note("server.shards", server.shards.to_string(), reason);
+    }
+
+    fn limits(&mut self, limits: &mut Limits, machine: &Machine) {
         let there = show_bytes(machine.memory_bytes);
         let whole = machine.memory_bytes / 10 * 8;
         let reason = format!("80 % of the {there} memory of the machine or cgroup");
@@ -140,6 +160,14 @@ impl Deriving {
 
     fn note(&mut self, key: &'static str, value: String, reason: String) {
         self.notes.push(Derived { key, value, reason });
+    }
+}
+
+/// Shards of a broker with logs.
+pub(super) fn logged_shards(server: &Server, machine: &Machine) -> u16 {
+    match server.shards {
+        0 => machine.cores.clamp(4, THREADS_MAX),
+        shards => shards,
     }
 }
 

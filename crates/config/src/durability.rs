@@ -9,7 +9,7 @@ use super::derived::Deriving;
 use super::keys::{AUTO, Durability, DurabilityLevel, Limits, Server, WhenFull};
 use super::schema::bytes;
 use super::source::{Problem, Settings, nearest};
-use super::{Listener, Value, cluster};
+use super::{Listener, Machine, Value, cluster};
 
 /// What is kept, how firmly, and in which space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +36,16 @@ impl DurabilityConfig {
         self.level_max != DurabilityLevel::Memory
     }
 
-    /// What the logs may take, if nobody has said it.
-    pub(super) fn resolve_log(&mut self, deriving: &mut Deriving, shards: u16, disk: Option<u64>) {
-        let least = u64::from(self.segment_bytes) * u64::from(shards) * SEGMENTS_MIN;
-        let disk = disk.filter(|_| self.has_journal());
+    /// How many shards there are, and what their logs may take, if nobody has said it.
+    pub(super) fn resolve_sizes(
+        &mut self,
+        deriving: &mut Deriving,
+        server: &mut Server,
+        machine: &Machine,
+    ) {
+        deriving.shards(server, self.has_journal(), machine);
+        let least = u64::from(self.segment_bytes) * u64::from(server.shards) * SEGMENTS_MIN;
+        let disk = (machine.disk_bytes)(&server.data_dir).filter(|_| self.has_journal());
         deriving.log(&mut self.log_bytes_max, least, disk);
     }
 
@@ -95,7 +101,7 @@ pub(super) fn lower(
     raw: &Durability,
     limits: &Limits,
     listeners: &[Listener],
-    server: &Server,
+    shards: u16,
     settings: &Settings,
     problems: &mut Vec<Problem>,
 ) -> DurabilityConfig {
@@ -125,7 +131,7 @@ pub(super) fn lower(
         reclaim_bytes_per_sec: raw.reclaim_bytes_per_sec,
     };
     if lowered.has_journal() {
-        check_sizes(&lowered, needed, packet_bytes_max, server.shards, &mut problem);
+        check_sizes(&lowered, needed, packet_bytes_max, shards, &mut problem);
     }
     if !cluster::is_configured(settings) {
         check_quorum(&lowered, listeners, settings, problems);

@@ -222,7 +222,7 @@ settings! {
         /// Threads that serve connections (workers). `auto`: one per core.
         workers: u16 = count_or("auto", 64), "auto";
         /// Parts (shards) into which sessions and topics are divided; each has its own log. Fixed
-        /// when the data directory is made. `auto`: the larger of 4 and the number of cores.
+        /// when the data directory is made. `auto`: one per core, at least 4; no logs: `workers`.
         shards: u16 = count_or("auto", 64), "auto";
         /// Threads that accept connections, do handshakes and authenticate. `auto`: a quarter of
         /// the cores, at least one.

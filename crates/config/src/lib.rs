@@ -56,7 +56,7 @@ pub use telemetry::TelemetryConfig;
 use tls::OfListener;
 pub use tls::TlsConfig;
 
-use derived::Deriving;
+use derived::{Deriving, logged_shards};
 use keys::{AUTO, Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
 use schema::{Section, Value};
 
@@ -341,8 +341,7 @@ fn lower(
     let http = Http::lower(values(settings, Http::SECTION, "http"))?;
     let durability = Durability::lower(values(settings, Durability::SECTION, "durability"))?;
     let shards_are_fixed = server.shards != 0;
-    deriving.server(&mut server, machine);
-    deriving.limits(&mut limits, machine);
+    deriving.machine(&mut server, &mut limits, machine);
     settings.check_placeholders(problems);
     let authentication = identity::lower(settings, problems)?;
     let has_file = auth.password_file.is_some();
@@ -360,9 +359,10 @@ fn lower(
     identity::check_chains(&listeners, &authentication, has_file, settings, problems);
     let namespaces = namespaces::lower(settings, problems)?;
     namespaces::check_listeners(&listeners, &namespaces, settings, problems);
+    let shards = logged_shards(&server, machine);
     let mut durability =
-        durability::lower(&durability, &limits, &listeners, &server, settings, problems);
-    durability.resolve_log(deriving, server.shards, (machine.disk_bytes)(&server.data_dir));
+        durability::lower(&durability, &limits, &listeners, shards, settings, problems);
+    durability.resolve_sizes(deriving, &mut server, machine);
     let cluster = cluster::lower(durability.has_journal(), settings, machine, problems);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);

@@ -60,6 +60,16 @@ fn without_configuration_only_loopback_listens() {
 }
 
 #[test]
+fn shards_beyond_the_workers_are_for_what_is_on_disk() {
+    let small = Machine { cores: 1, ..MACHINE };
+    for (level, shards) in [("memory", 1), ("disk", 4), ("fsync", 4)] {
+        let text = format!("[durability]\nlevel = \"{level}\"");
+        let config = load(&file(&text), &small).unwrap().config;
+        assert_eq!(config.server.shards, shards, "{level}");
+    }
+}
+
+#[test]
 fn each_key_has_a_doc_and_a_valid_default() {
     for (name, _, key) in all_keys() {
         assert!(!key.doc.trim().is_empty(), "{name} has no doc");
