@@ -29,6 +29,7 @@ mod lease;
 mod log;
 mod node;
 mod sequencer;
+mod spacing;
 mod wire;
 mod writer;
 
@@ -42,6 +43,7 @@ pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
 pub use log::ShardLog;
 pub use node::{Node, Settings, StreamStatus};
 pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};
+pub use spacing::APPEND_INTERVAL_MS;
 pub use wire::{
     CELL, ClusterId, Content, Header, Message, Origin, Piece, Portion, VERSION, WireError, decode,
 };

@@ -22,7 +22,7 @@ use crate::lease::{Identity, Lease, LeaseValue, Standing, Timing};
 use crate::log::ShardLog;
 use crate::sequencer::{Cursor, Sequencer, Unreadable, Verdict};
 use crate::wire::{self, CELL, ClusterId, Header, Origin};
-use crate::writer::{RETRY_MS, Wish, Writer};
+use crate::writer::{RETRY_MS, Wish, Writer, WriterLimits};
 
 /// How often the stream's end is asked for while the node is not known to have caught up.
 const MEASURE_MS: u64 = 500;
@@ -49,6 +49,10 @@ pub struct Settings {
     pub message_bytes_max: usize,
     /// So much of the stream a shard may keep that writes little, however little is live.
     pub span_bytes_min: u64,
+    /// The least time between the beginnings of two messages that are less than half full, unless
+    /// what they carry is alone. [`APPEND_INTERVAL_MS`](crate::APPEND_INTERVAL_MS), or 0: they
+    /// follow each other at once.
+    pub append_interval_ms: u64,
 }
 
 /// See the module.
@@ -192,6 +196,12 @@ impl Node {
         self.work();
     }
 
+    /// Whether commits wait for others to share a message with, see
+    /// [`Settings::append_interval_ms`].
+    pub fn delays_commits(&self) -> bool {
+        self.stream.writer.as_ref().is_some_and(Writer::delays_commits)
+    }
+
     /// When [`Node::on_tick`] has something to do, if nothing else happens.
     pub fn next_deadline(&self) -> Option<u64> {
         if self.is_over() {
@@ -291,14 +301,13 @@ impl Node {
         self.end(format!("the local copy cannot be written: {why}"));
     }
 
-    /// Takes a command of a shard's journal, of which so many bytes are live. Only an active node's
-    /// journals may give some.
+    /// Takes a command of a shard's journal, of which so many bytes are live, for the next
+    /// [tick](Self::on_tick). Only an active node's journals may give some.
     pub fn submit(&mut self, shard: ShardId, command: Command, live_bytes: u64, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         let Some(writer) = &mut self.stream.writer else { return };
-        writer.submit(shard, command, live_bytes, &mut self.wishes);
+        writer.submit(shard, command, (live_bytes, self.now_ms), &mut self.wishes);
         self.grant_wishes();
-        self.work();
     }
 
     /// Gives the role back, to a successor or to whoever comes. The journals must be closed. A
@@ -366,9 +375,9 @@ impl Node {
         }
         let (origin, sequencer) = (self.settings.origin(epoch), &self.stream.sequencer);
         let (last, logs) = (sequencer.last(), sequencer.logs().cloned());
-        let Settings { message_bytes_max, span_bytes_min, .. } = self.settings;
-        let sizes = (message_bytes_max, span_bytes_min);
-        self.stream.writer = Some(Writer::new(origin, last, logs, sizes));
+        let Settings { message_bytes_max, span_bytes_min, append_interval_ms, .. } = self.settings;
+        let limits = WriterLimits { message_bytes_max, span_bytes_min, append_interval_ms };
+        self.stream.writer = Some(Writer::new(origin, last, logs, limits));
         self.effects.push(Effect::Unfollow);
         self.set_role(Role::Active { epoch });
     }

@@ -3,6 +3,7 @@
 //! The commits of all shards are packed into messages of at most [`MESSAGE_BYTES_MAX`]. What comes
 //! while one is under way goes into the next one. Up to [`APPENDS_MAX`] are under way at a time,
 //! each with the last sequence that it expects: further ones only when there is half a message.
+//! Messages that carry less begin some time apart (`spacing.rs`).
 //!
 //! The shards take turns to be the first in a message, so a large commit of one does not hold up
 //! the others. A commit is reported as done when the engine has acknowledged all its messages and
@@ -39,6 +40,7 @@ use crate::commits::{Commits, Part, refused};
 use crate::effect::{Answer, Body, Request, RequestId, Sequence, ShardId};
 use crate::log::ShardLog;
 use crate::sequencer::Cursor;
+use crate::spacing::Spacing;
 use crate::wire::{self, CELL, Header, Origin, Packet, Portion};
 
 /// Bytes of a message, larger writes are split. Measured: above this an engine's cost per byte
@@ -85,10 +87,20 @@ pub(crate) struct Writer {
     /// The end of the stream when it was measured last: until a message is stored behind it, one
     /// is sent at a time, and not at once.
     stalled_at: Option<Sequence>,
-    message_bytes_max: usize,
-    span_bytes_min: u64,
+    limits: WriterLimits,
+    spacing: Spacing,
+    /// When there is something to send, because a message is to carry more.
+    begins_at_ms: Option<u64>,
     /// What they are may have changed since they were looked at.
     looks_at_spans: bool,
+}
+
+/// See [`Settings`](crate::Settings).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriterLimits {
+    pub(crate) message_bytes_max: usize,
+    pub(crate) span_bytes_min: u64,
+    pub(crate) append_interval_ms: u64,
 }
 
 /// What a shard writes.
@@ -166,7 +178,7 @@ impl Writer {
         origin: Origin,
         claimed: Sequence,
         logs: impl IntoIterator<Item = ShardLog>,
-        (message_bytes_max, span_bytes_min): (usize, u64),
+        limits: WriterLimits,
     ) -> Self {
         let shards = logs.into_iter().map(|log| Shard { log, ..Shard::default() });
         Self {
@@ -184,8 +196,9 @@ impl Writer {
             fenced: None,
             unavailable: None,
             stalled_at: None,
-            message_bytes_max,
-            span_bytes_min,
+            limits,
+            spacing: Spacing::new(limits.append_interval_ms),
+            begins_at_ms: None,
             looks_at_spans: false,
         }
     }
@@ -228,13 +241,15 @@ impl Writer {
         &mut self,
         number: ShardId,
         command: Command,
-        live_bytes: u64,
+        (live_bytes, now_ms): (u64, u64),
         out: &mut Vec<Wish>,
     ) {
+        let has_company = !self.messages.is_empty() || self.waiting_bytes() > 0;
         let Some(shard) = self.shards.get_mut(usize::from(number)) else { return };
         self.looks_at_spans |= shard.live_bytes.replace(live_bytes) != Some(live_bytes);
         match command {
             Command::Commit { id, steps, resume } => {
+                self.spacing.note_commit(has_company, now_ms);
                 let refusal = match &self.fenced {
                     Some(fault) => Some(refused(id, 0, fault.clone())),
                     None => shard.commits.submit(id, steps, resume),
@@ -273,9 +288,13 @@ impl Writer {
             self.settle(out);
         }
         if self.state == State::Sending {
-            self.send(wall_ms, out);
+            self.send(now_ms, wall_ms, out);
         }
         self.complete(out);
+    }
+
+    pub(crate) const fn delays_commits(&self) -> bool {
+        self.begins_at_ms.is_some() && self.fenced.is_none()
     }
 
     /// When [`Writer::work`] has something to do, if nothing else happens.
@@ -285,7 +304,7 @@ impl Writer {
         }
         let waits_to_purge = self.purge.asked.is_none() && self.purge.wanted > self.purge.done;
         let purge = waits_to_purge.then_some(self.purge.retry_at_ms);
-        [self.retry_at_ms, purge].into_iter().flatten().min()
+        [self.retry_at_ms, purge, self.begins_at_ms].into_iter().flatten().min()
     }
 
     fn work_purge(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
@@ -297,7 +316,8 @@ impl Writer {
         }
     }
 
-    fn send(&mut self, wall_ms: u64, out: &mut Vec<Wish>) {
+    fn send(&mut self, now_ms: u64, wall_ms: u64, out: &mut Vec<Wish>) {
+        self.begins_at_ms = None;
         loop {
             let sent = self.messages.iter().take_while(|it| it.sent != Sent::Not).count();
             let sent_max = if self.stalled_at == Some(self.last) { 1 } else { APPENDS_MAX };
@@ -305,7 +325,7 @@ impl Writer {
                 return;
             }
             let is_packed = sent < self.messages.len();
-            if !is_packed && (!self.has_enough(sent) || !self.pack(wall_ms)) {
+            if !is_packed && (!self.has_enough(sent, now_ms) || !self.pack(now_ms, wall_ms)) {
                 return;
             }
             let id = self.request_id();
@@ -319,17 +339,26 @@ impl Writer {
     }
 
     /// Whether enough waits for one more message beside so many.
-    fn has_enough(&self, sent: usize) -> bool {
-        let waiting: usize = self.shards.iter().map(|it| it.commits.waiting_bytes()).sum();
-        let least = if sent == 0 { 1 } else { self.message_bytes_max / 2 };
-        waiting >= least
+    fn has_enough(&mut self, sent: usize, now_ms: u64) -> bool {
+        let waiting = self.waiting_bytes();
+        if waiting == 0 || waiting >= self.limits.message_bytes_max / 2 {
+            return waiting > 0;
+        }
+        let waits_until_ms = self.spacing.waits_until_ms(now_ms);
+        self.begins_at_ms = waits_until_ms.filter(|_| sent == 0);
+        sent == 0 && waits_until_ms.is_none()
+    }
+
+    /// Bytes that are in no message.
+    fn waiting_bytes(&self) -> usize {
+        self.shards.iter().map(|it| it.commits.waiting_bytes()).sum()
     }
 
     /// Makes the next message of what is committed. False: there is nothing more.
-    fn pack(&mut self, sent_at_ms: u64) -> bool {
+    fn pack(&mut self, now_ms: u64, sent_at_ms: u64) -> bool {
         let number = self.next_number;
         let header = Header { origin: self.origin, number, sent_at_ms, cell: CELL };
-        let mut packet = Packet::new(&header, self.message_bytes_max);
+        let mut packet = Packet::new(&header, self.limits.message_bytes_max);
         let mut parts: Vec<Part> = Vec::new();
         let count = self.shards.len();
         for place in (self.first..count).chain(0..self.first) {
@@ -338,6 +367,7 @@ impl Writer {
         let Some(first) = parts.first().filter(|_| !packet.is_empty()) else { return false };
         self.first = (usize::from(first.shard) + 1) % count;
         self.next_number += 1;
+        self.spacing.note_begin(now_ms);
         let (body, portions) = packet.finish();
         self.messages.push_back(Outgoing {
             number,
@@ -484,7 +514,7 @@ impl Writer {
     /// it is not known.
     pub(crate) fn span_bytes_max(&self) -> Option<u64> {
         let live: Option<u64> = self.shards.iter().map(|shard| shard.live_bytes).sum();
-        live.map(|live| (SPAN_FACTOR * live).max(self.span_bytes_min))
+        live.map(|live| (SPAN_FACTOR * live).max(self.limits.span_bytes_min))
     }
 
     /// No shard keeps much more of the stream than the live bytes of all are worth. Once for each

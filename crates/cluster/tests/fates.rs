@@ -31,6 +31,7 @@ fn settings(identity: Identity) -> Settings {
         timing: Timing::default(),
         message_bytes_max: MESSAGE_BYTES_MAX,
         span_bytes_min: 1 << 20,
+        append_interval_ms: 0,
     }
 }
 
@@ -114,6 +115,7 @@ impl Lab {
         let steps = vec![Step::Write { segment: 1, offset: 0, bytes }];
         let command = Command::Commit { id: CommandId(self.commits), steps, resume: true };
         self.node.submit(0, command, 0, self.now_ms);
+        self.node.on_tick(self.now_ms, 0);
         self.take_effects();
     }
 

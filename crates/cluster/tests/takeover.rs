@@ -101,6 +101,7 @@ impl Member {
             timing: Timing::default(),
             message_bytes_max: MESSAGE_BYTES_MAX,
             span_bytes_min: 1 << 20,
+            append_interval_ms: 0,
         };
         Self {
             node: Node::new(settings, vec![Cursor::default(); SHARDS], 0),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::schema::{Key, Section, Value, ValueKind, bytes_or, settings};
+use super::schema::{Key, Section, Value, ValueKind, bytes_or, count, settings};
 use super::source::{Problem, Settings, default_of};
 use super::{Machine, endpoint, values};
 
@@ -45,6 +45,10 @@ settings! {
         /// Size limit of the stream of all shards, set by `quelea cluster init`. At the limit the
         /// logs count as full. Allow 2.5 times `durability.log_bytes_max`.
         stream_bytes_max: u64 = bytes_or("unlimited", i64::MAX as u64), "unlimited";
+        /// Milliseconds between the beginnings of two messages to the stream that are less than
+        /// half full. An append costs NATS the same whatever it carries. A publisher that is alone
+        /// does not wait, and a message waits until nothing has come for 2 ms. 0: none waits.
+        append_interval_ms: u32 = count(0, 1_000), "5";
     }
 }
 
@@ -63,6 +67,7 @@ pub struct ClusterConfig {
     pub redirect: bool,
     /// `None`: no limit.
     pub stream_bytes_max: Option<u64>,
+    pub append_interval_ms: u32,
 }
 
 /// A NATS server.
@@ -119,6 +124,7 @@ pub(super) fn lower(
         advertise,
         redirect: raw.redirect,
         stream_bytes_max: (raw.stream_bytes_max != 0).then_some(raw.stream_bytes_max),
+        append_interval_ms: raw.append_interval_ms,
     })
 }
 
@@ -388,6 +394,7 @@ mod tests {
         );
         assert_eq!((own.login, own.tls), (EngineLogin::Nothing, None));
         assert_eq!((own.advertise, own.redirect, own.stream_bytes_max), (None, false, None));
+        assert_eq!(own.append_interval_ms, 5);
     }
 
     #[test]
@@ -427,7 +434,7 @@ mod tests {
         let text = with(
             "node = \"n.1\"\ncredentials_file = \"a.creds\"\nca_file = \"ca\"\n\
              cert_file = \"cert\"\nkey_file = \"key\"\nadvertise = \"b1:8883\"\nredirect = true\n\
-             stream_bytes_max = \"2GiB\"",
+             stream_bytes_max = \"2GiB\"\nappend_interval_ms = 0",
         );
         let loaded = loaded(&text).unwrap();
         let own = loaded.config.cluster.clone().unwrap();
@@ -436,6 +443,7 @@ mod tests {
         let client = Some(("cert".into(), "key".into()));
         assert_eq!(own.tls, Some(EngineTls { ca: Some("ca".into()), client }));
         assert_eq!((own.redirect, own.stream_bytes_max), (true, Some(2 << 30)));
+        assert_eq!(own.append_interval_ms, 0);
         assert!(print::effective(&loaded).contains("node = \"n.1\" # quelea.toml:4\n"));
     }
 

@@ -198,6 +198,7 @@ impl World {
         let now_ms = self.now_ms;
         self.node.delays_commit()
             || self.disks.as_mut().is_some_and(|disks| disks.delays_commit(now_ms))
+            || self.cluster.as_ref().is_some_and(|it| it.delays_commits(it.current))
     }
 
     fn is_poisoned(&self) -> bool {

@@ -33,9 +33,15 @@ impl Bench {
     }
 
     fn with(shards: usize, message_bytes_max: usize) -> Self {
+        Self::spaced(shards, message_bytes_max, 0)
+    }
+
+    fn spaced(shards: usize, message_bytes_max: usize, append_interval_ms: u64) -> Self {
+        let span_bytes_min = SPAN_BYTES_MIN;
+        let limits = WriterLimits { message_bytes_max, span_bytes_min, append_interval_ms };
         let logs = vec![ShardLog::default(); shards];
         Self {
-            writer: Writer::new(ORIGIN, 1, logs, (message_bytes_max, SPAN_BYTES_MIN)),
+            writer: Writer::new(ORIGIN, 1, logs, limits),
             asked: Vec::new(),
             done: Vec::new(),
             done_of: Vec::new(),
@@ -65,7 +71,7 @@ impl Bench {
 
     fn submit(&mut self, shard: ShardId, command: Command) {
         let mut wishes = Vec::new();
-        self.writer.submit(shard, command, 0, &mut wishes);
+        self.writer.submit(shard, command, (0, self.now_ms), &mut wishes);
         self.grant(wishes);
         self.work();
     }
@@ -216,6 +222,29 @@ fn what_comes_while_appends_are_under_way_shares_the_next_message() {
     assert_eq!(bench.done.len(), 5);
     assert_eq!(bench.done_of, [0, 0, 1, 1, 2], "each by its shard");
     assert_eq!(bench.stored, [(2, 0), (3, 1), (3, 2), (3, 0)]);
+}
+
+#[test]
+fn messages_that_carry_little_begin_some_time_apart() {
+    let mut bench = Bench::spaced(2, 2_000, 5);
+    bench.commit_of(0, 1, (1, 0), 100, true);
+    assert_eq!(bench.under_way().len(), 1, "it was alone");
+    bench.commit_of(1, 1, (1, 0), 100, true);
+    bench.store();
+    assert!(bench.under_way().is_empty(), "others may come");
+    assert_eq!(bench.writer.next_deadline(), Some(bench.now_ms + 2));
+    bench.now_ms += 1;
+    bench.commit_of(1, 2, (1, 100), 100, false);
+    bench.now_ms += 2;
+    bench.work();
+    assert_eq!(bench.under_way(), [[(1, 100), (1, 100)]]);
+    assert_eq!(bench.writer.next_deadline(), None);
+    bench.commit_of(0, 2, (1, 100), 100, false);
+    bench.commit_of(0, 3, (1, 200), 1_000, false);
+    assert_eq!(bench.under_way().len(), 2, "half a message does not wait");
+    bench.store();
+    bench.store();
+    assert_eq!(bench.done.len(), 5);
 }
 
 #[test]

@@ -122,6 +122,7 @@ mod tests {
             advertise: None,
             redirect: false,
             stream_bytes_max: None,
+            append_interval_ms: 0,
         }
     }
 

@@ -1,8 +1,7 @@
 //! The thread that makes this process a node: it carries out what [`cluster::Node`] wants done,
 //! with the engine and the local copies.
 //!
-//! All of it is one loop on one thread with a runtime of its own. No worker ever waits for it, but
-//! for the lease ([`Acting::wait`]).
+//! One loop on one thread with a runtime of its own. Workers wait only for [`Acting::wait`].
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +16,7 @@ use cluster::{
 };
 use session::Message;
 use storage::{Command, Completion};
-use tokio::sync::mpsc;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::End;
@@ -369,9 +367,11 @@ impl Loop {
                 Some(said) = self.talk.next() => self.on_said(said).await,
                 () = tokio::time::sleep_until(due) => {}
             }
-            // What else is there shares the effects.
+            // What else is there shares the effects, and the commits a message.
             for _ in 0..EVENTS_PER_TURN {
-                if let Ok(heard) = self.heard.try_recv() {
+                if let Ok(order) = self.orders.try_recv() {
+                    self.on_order(order).await;
+                } else if let Ok(heard) = self.heard.try_recv() {
                     self.on_heard(heard);
                 } else if let Ok(followed) = self.followed.try_recv() {
                     self.on_followed(followed);
@@ -387,9 +387,9 @@ impl Loop {
             *place_at = None;
             return;
         }
-        let due = place_at.get_or_insert(Instant::now() + PLACE_DELAY);
-        if *due <= Instant::now() {
-            *due = Instant::now() + PLACE_INTERVAL;
+        let now = Instant::now();
+        if *place_at.get_or_insert(now + PLACE_DELAY) <= now {
+            *place_at = Some(now + PLACE_INTERVAL);
             tokio::spawn(move_one_leader(self.engine.clone()));
         }
     }

@@ -168,6 +168,11 @@ impl Cluster {
         let Some(open) = self.open(now_ms) else { return false };
         self.members[open].is_idle() && self.engine.is_idle()
     }
+
+    /// Nothing is left to do for the member but to wait for others to share a message with.
+    pub(crate) fn delays_commits(&self, member: usize) -> bool {
+        self.members[member].delays_commits() && self.engine.is_idle()
+    }
 }
 
 impl World {

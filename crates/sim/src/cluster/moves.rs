@@ -113,6 +113,7 @@ impl World {
         let Some(cluster) = self.cluster.as_mut().filter(|_| !commands.is_empty()) else { return };
         let member = cluster.current;
         let node = &mut cluster.members[member];
+        let wall_ms = now_ms.saturating_add_signed(node.wall_wrong_ms);
         let now_ms = node.clock.read(now_ms);
         for (shard, command) in commands {
             if let Command::Commit { id, steps, .. } = &command
@@ -130,6 +131,9 @@ impl World {
             let live_bytes = self.node.shard(shard).journal().map_or(0, Journal::live_bytes);
             let Some(agent) = &mut node.agent else { return };
             agent.submit(shard, command, live_bytes, now_ms);
+        }
+        if let Some(agent) = &mut node.agent {
+            agent.on_tick(now_ms, wall_ms);
         }
         self.carry_out(member);
     }
@@ -321,10 +325,9 @@ impl World {
             {
                 self.complete(shard, completion)?;
             }
-            let is_idle = self
-                .cluster
-                .as_ref()
-                .is_some_and(|it| it.members[open].is_idle() && it.engine.is_idle());
+            let is_idle = self.cluster.as_ref().is_some_and(|it| {
+                it.members[open].is_idle() && it.engine.is_idle() || it.delays_commits(open)
+            });
             has_worked |= !is_idle;
             if !is_busy && is_idle {
                 break;
