@@ -1,5 +1,6 @@
 //! Many worlds, on all cores.
 
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -23,7 +24,10 @@ pub fn run_many(
             if seed >= end {
                 return;
             }
-            let outcome = run(seed, options);
+            let outcome = catch_unwind(|| run(seed, options)).unwrap_or_else(|panic| {
+                eprintln!("seed {seed}: a panic");
+                resume_unwind(panic)
+            });
             let Ok(mut results) = results.lock() else { return };
             match outcome {
                 Ok(report) => results.0.push(report),

@@ -8,7 +8,7 @@ use storage::{AppendError, Level, Position};
 
 use super::eras::{Change, Eras};
 use super::handover::Received;
-use super::postponed::{self, Postponed, Unwritten};
+use super::postponed::{Postponed, Unwritten, passes};
 use super::promise::Promise;
 use super::session_ends::End;
 use super::store::{Class, level_of};
@@ -50,6 +50,8 @@ pub(crate) struct KeptSession {
     pub(crate) is_behind: bool,
     /// Its progress goes into the next commit.
     pub(super) is_moved: bool,
+    /// The end of its connection is not in the journal yet (`postponed.rs`).
+    pub(super) has_late_end: bool,
 }
 
 /// What only few durable sessions have.
@@ -92,6 +94,7 @@ impl KeptSession {
             was_synced: level >= Durability::Fsync,
             is_behind: false,
             is_moved: false,
+            has_late_end: false,
         }
     }
 
@@ -277,7 +280,7 @@ impl Durable {
         // It may not use up what acknowledgements and deletions need.
         let written =
             store.append(Class::Normal, &Fact::SessionOpened(opened), level_of(level as u8));
-        let may_wait = |error: &AppendError| may_wait && postponed::passes(error);
+        let may_wait = |error: &AppendError| may_wait && passes(error);
         let place = match &written {
             Err(error) if may_wait(error) => RecordLocation::NOWHERE,
             _ => written.clone()?,
@@ -325,7 +328,7 @@ impl Durable {
             (rare.unwritten, rare.has_pending_will) = (None, false);
         }
         match self.write_connect(cx, sessions, slot, connect, Class::Essential) {
-            Err(error) if postponed::passes(&error) => {
+            Err(error) if passes(&error) => {
                 self.put_off_connect(sessions, slot, connect);
                 if sessions.get(slot).is_some_and(|client| client.will.is_some()) {
                     sessions.report_will_not_kept(cx, slot, error);
@@ -357,7 +360,7 @@ impl Durable {
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
         if let Err(error) = self.keep_will(sessions, slot, class) {
-            if postponed::passes(&error) {
+            if passes(&error) {
                 self.put_off_will(sessions, slot);
             }
             sessions.report_will_not_kept(cx, slot, error);
@@ -597,9 +600,13 @@ impl Durable {
         }
         durable.fact_ms = now_ms.max(durable.fact_ms + 1);
         let fact = Fact::SessionDetached { session, at_ms: durable.fact_ms, expiry_secs };
-        // Should it be lost, the expiry runs from the next start.
-        if let Ok(place) = store.append(Class::Essential, &fact, durable.journal_level()) {
-            store.release(std::mem::replace(&mut durable.detached, place));
+        match store.append(Class::Essential, &fact, durable.journal_level()) {
+            Ok(place) => store.release(std::mem::replace(&mut durable.detached, place)),
+            Err(error) if passes(&error) && !std::mem::replace(&mut durable.has_late_end, true) => {
+                store.postponed.push(Postponed::Detached(session));
+            }
+            // Nothing is promised any more, or it is late already.
+            Err(_) => {}
         }
     }
 

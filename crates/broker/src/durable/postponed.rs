@@ -19,6 +19,7 @@ use super::promise::Promise;
 use super::session_ends::End;
 use super::store::Class;
 use crate::clients::Sessions;
+use crate::clients::ending::NEVER_EXPIRES;
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::groups::table::Groups;
@@ -49,7 +50,7 @@ pub(super) enum Postponed {
         session: QueueNumber,
         message: Message,
     },
-    /// A session was connected when the broker ended.
+    /// The connection of a session has ended, maybe with the broker.
     Detached(QueueNumber),
     End(End),
     Unsubscribed {
@@ -108,7 +109,8 @@ pub(super) struct PostponedFacts {
 impl Postponed {
     const fn takes_room(&self) -> bool {
         match self {
-            Self::NewSession(_) | Self::Mail(_) => true,
+            // Not freeing: what frees room must not be behind it.
+            Self::NewSession(_) | Self::Mail(_) | Self::Detached(_) => true,
             Self::Answer { is_of_new, .. } => *is_of_new,
             _ => false,
         }
@@ -269,13 +271,7 @@ impl Durable {
             Postponed::DueWill { session, message } => {
                 self.try_due_will(cx, sessions, groups, retained, session, message);
             }
-            Postponed::Detached(queue) => {
-                if let Some(slot) = sessions.find_queue(queue)
-                    && sessions.get(slot).is_some_and(|client| !client.is_connected())
-                {
-                    self.keep_detached(sessions, slot, cx.now_ms);
-                }
-            }
+            Postponed::Detached(queue) => self.try_detached(cx, sessions, queue),
             Postponed::End(end) => self.end_queue(cx, sessions, end),
             Postponed::Pubrel { session, connection, packet_id } => {
                 if let Some(slot) = sessions.slot_of(session)
@@ -318,6 +314,21 @@ impl Durable {
             // Nothing is promised any more.
             (Err(_), _) => {}
         }
+    }
+
+    fn try_detached(&mut self, cx: &Context, sessions: &mut Sessions, queue: QueueNumber) {
+        let Some(slot) = sessions.find_queue(queue) else { return };
+        if let Some(durable) = sessions.kept_mut(slot) {
+            durable.has_late_end = false;
+        }
+        let Some(client) = sessions.get(slot).filter(|client| !client.is_connected()) else {
+            return;
+        };
+        let detached_ms = match client.session_expiry_secs {
+            NEVER_EXPIRES => cx.now_ms,
+            secs => client.expires_at_ms.saturating_sub(u64::from(secs) * 1000),
+        };
+        self.keep_detached(sessions, slot, detached_ms);
     }
 
     /// The fact of the connection is appended later.

@@ -175,14 +175,15 @@ impl Store {
         self.restore_track(&mut client, &mut durable, rare, &progress);
         client.session.mark_resumed();
         client.recharge();
-        let (is_undetached, scope) = (!durable.detached.is_some(), client.scope);
+        let scope = client.scope;
+        if !durable.detached.is_some() {
+            durable.has_late_end = true;
+            self.postponed.push(Postponed::Detached(queue));
+        }
         let slot = sessions.insert(client);
         sessions.set_durable(slot, durable);
         cx.metrics.sessions.add(1);
         cx.count_in_space(scope, Quota::Sessions, 1);
-        if is_undetached {
-            self.postponed.push(Postponed::Detached(queue));
-        }
         for (filter, subscribed) in facts.subscriptions.into_iter() {
             let listed = groups.restore_subscription(cx, sessions, slot, &filter, &subscribed)?;
             let from_serial = subscribed.from_serial;

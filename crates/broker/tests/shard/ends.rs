@@ -212,12 +212,15 @@ fn the_end_of_a_session_is_kept_as_firmly_as_the_session_was() {
     }
 }
 
-#[test]
-fn an_end_that_waits_for_the_next_file_of_the_journal_is_waited_for() {
-    let mut lab = with_kept("client");
+/// The file is full, and the next cannot be made: not even what frees room finds any.
+fn with_full_file(lab: &mut Lab) {
+    let spares: Vec<String> = (0..20).map(|number| format!("spare{number}")).collect();
+    for spare in &spares {
+        let conn = lab.open(persistent(spare));
+        lab.cut(conn);
+    }
     let busy = lab.open(persistent("busy"));
     lab.disks_stand_still = true;
-    // The file is full, and the next cannot be made: not even what frees room finds any.
     let will = |number: u32| session::Will {
         topic: format!("t/{number}").into(),
         properties: [].into(),
@@ -234,12 +237,42 @@ fn an_end_that_waits_for_the_next_file_of_the_journal_is_waited_for() {
         let conn = lab.connect(ConnectRequest { will, ..persistent("busy") });
         lab.cut(conn);
     }
-    let written = |lab: &Lab| lab.shards[0].journal().expect("a log").stats().records_appended;
+    for spare in &spares {
+        lab.connect(anew(spare));
+    }
+}
+
+fn written(lab: &Lab) -> u64 {
+    lab.shards[0].journal().expect("a log").stats().records_appended
+}
+
+#[test]
+fn an_end_that_waits_for_the_next_file_of_the_journal_is_waited_for() {
+    let mut lab = with_kept("client");
+    with_full_file(&mut lab);
     let before = written(&lab);
     let conn = lab.connect(anew("client"));
     assert_eq!(written(&lab), before, "the log has no room");
     assert_eq!(is_present(&mut lab, conn), None);
     let_disks_work(&mut lab);
     lab.pass_secs(2);
+    assert_eq!(is_present(&mut lab, conn), Some(false));
+}
+
+/// The broker is killed twice, so the start between has no connection to count from.
+#[test]
+fn expiry_runs_from_the_end_of_the_connection_though_the_journal_had_no_room_for_it() {
+    let mut lab = Lab::durable(1);
+    let conn = lab.open(ConnectRequest { session_expiry_secs: 60, ..persistent("client") });
+    lab.subscribe(conn, "t", 1);
+    with_full_file(&mut lab);
+    let before = written(&lab);
+    lab.cut(conn);
+    assert_eq!(written(&lab), before, "the log has no room");
+    let_disks_work(&mut lab);
+    lab.pass_secs(40);
+    lab.crash(Crash::Kill);
+    lab.pass_secs(30);
+    let conn = lab.connect(persistent("client"));
     assert_eq!(is_present(&mut lab, conn), Some(false));
 }
