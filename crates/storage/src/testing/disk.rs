@@ -215,9 +215,7 @@ impl SimDisk {
 
     /// Carries out the first part of such a write.
     pub fn tear_in_place(&mut self, write: &InPlace) -> InPlaceEnd {
-        let torn = self.rng.below(write.bytes.len() as u64 + 1) as usize;
-        if let Ok(file) = self.file(write.segment) {
-            file.write(write.offset as usize, &write.bytes[..torn]);
+        if let Some(torn) = self.tear((write.segment, write.offset), &write.bytes) {
             self.note_torn(write.segment, write.offset, &write.bytes[..torn]);
         }
         InPlaceEnd::NotDone
@@ -228,13 +226,11 @@ impl SimDisk {
         if self.rng.chance(50) {
             self.step_background();
         }
-        if let Some(part) = write {
-            let torn = self.rng.below(part.bytes().len() as u64 + 1) as usize;
-            if let Ok(file) = self.file(part.segment) {
-                file.write(part.offset as usize, &part.bytes()[..torn]);
-                let (offset, bytes) = part.written(torn);
-                self.note_torn(part.segment, offset, bytes);
-            }
+        if let Some(part) = write
+            && let Some(torn) = self.tear((part.segment, part.offset), part.bytes())
+        {
+            let (offset, bytes) = part.written(torn);
+            self.note_torn(part.segment, offset, bytes);
         }
         if let Some(Step::Manifest { offset, bytes }) = step
             && !self.faults.ignore_manifests
@@ -547,11 +543,19 @@ impl SimDisk {
         else {
             return;
         };
-        let torn = self.rng.below(bytes.len() as u64 + 1) as usize;
-        if let Ok(file) = self.file(segment) {
-            file.write(offset as usize, &bytes[..torn]);
+        if let Some(torn) = self.tear((segment, offset), &bytes) {
             self.note_torn(segment, offset, &bytes[..torn]);
         }
+    }
+
+    /// Writes the first bytes, and returns how many are there then: what follows may have been the
+    /// same before, as the zeros of a new file.
+    fn tear(&mut self, (segment, offset): (u32, u32), bytes: &[u8]) -> Option<usize> {
+        let torn = self.rng.below(bytes.len() as u64 + 1) as usize;
+        let file = self.file(segment).ok()?;
+        file.write(offset as usize, &bytes[..torn]);
+        let there = &file.visible[offset as usize..];
+        Some(bytes.iter().zip(there).take_while(|(byte, there)| byte == there).count())
     }
 }
 
