@@ -135,7 +135,9 @@ class Broker:
 ALL_LEVELS = ("memory", "disk", "fsync")
 BROKERS = {
     "quelea": Broker("quelea", levels=ALL_LEVELS),
-    "quelea-1": Broker("quelea", ("--shards", "1"), levels=ALL_LEVELS),
+    # By default there is one shard in memory, and four with logs.
+    "quelea-1": Broker("quelea", ("--shards", "1"), levels=("disk", "fsync")),
+    "quelea-4": Broker("quelea", ("--shards", "4")),
     # As another user it could not be controlled under callgrind. Without TLS this place is free.
     "mosquitto": Broker("mosquitto", params={"tls": "user root"}),
     "flashmq": Broker("flashmq"),
