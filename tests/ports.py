@@ -30,6 +30,10 @@ def free_ports(count):
     raise OSError(f"no {count} free ports between {FIRST} and {end}: end what listens there")
 
 
+def free_port():
+    return free_ports(1)[0]
+
+
 @contextlib.contextmanager
 def defaults_taken():
     """The default ports are taken meanwhile, by us or by whoever has them: a test that needs one

@@ -3,11 +3,15 @@
 import socket
 import struct
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 
-from broker import PATIENCE_SECS, eventually, sum_of
+from broker import PATIENCE_SECS, ROOT, eventually, sum_of
 from wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack, fresh, publish
+
+sys.path.insert(0, str(ROOT / "tests"))
+from ports import free_port  # noqa: E402, F401
 
 LISTENER = '[[listeners]]\nurl = "tcp://127.0.0.1:0"\nallow_anonymous = true\n'
 FIXED = '[[listeners]]\nurl = "tcp://127.0.0.1:{}"\nallow_anonymous = true\n'
@@ -16,12 +20,6 @@ KILLED = "killed\n"
 PERSISTENT = b"\x11\xff\xff\xff\xff"
 MEMORY = '\n[durability]\nlevel = "memory"\n'
 MORE_QUEUE = "\n[limits]\nqueued_messages_max = 100000\n"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def bridge_to(port, topics, name="cloud", scheme="tcp", **keys):

@@ -10,6 +10,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ import pytest
 
 import tokens
 from broker import PATIENCE_SECS, QUELEA, ROOT, eventually
+
+sys.path.insert(0, str(ROOT / "tests"))
+from ports import free_port  # noqa: E402
 
 SAMPLES = ROOT / "tests/e2e/data/import"
 PASSWORDS = (  # written by mosquitto_passwd: s3cret and geheim
@@ -329,12 +333,6 @@ def accepts(port):
     except OSError:
         return False
     return True
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_the_files_of_debian_are_understood():
