@@ -101,7 +101,8 @@ impl Fate {
 
     /// The client has lost an admitted connection.
     pub(crate) fn on_lost(&mut self, is_acknowledged: bool, now_ms: u64) {
-        self.left_ms = Some(self.orphaned_ms.take().unwrap_or(now_ms));
+        // The broker may have ended it before another one took over.
+        self.left_ms = Some(self.orphaned_ms.take().map_or(now_ms, |ms| ms.min(now_ms)));
         self.has_none &= is_acknowledged;
         if !is_acknowledged && self.has_session && self.expected != Presence::Present {
             self.is_unsure = true;
