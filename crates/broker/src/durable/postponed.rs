@@ -102,6 +102,9 @@ pub(super) struct PostponedFacts {
     /// Those that have to be written before what takes room.
     first: usize,
     mails: usize,
+    /// Mails that were taken out, while something that was put off later than they is tried before
+    /// them.
+    mails_out: usize,
     /// Where the deletion stands that was written last.
     written: Option<Position>,
 }
@@ -200,20 +203,26 @@ impl PostponedFacts {
         })
     }
 
-    /// These stand behind what was put off since they were taken out.
-    fn append(&mut self, mut behind: Self) {
-        let Self { freeing, taking, written, .. } = std::mem::take(self);
-        let ahead = freeing.into_iter().rev().chain(taking.into_iter().rev());
-        ahead.for_each(|fact| behind.enter(fact, VecDeque::push_front));
-        behind.written = behind.written.max(written);
-        *self = behind;
+    /// These stand behind what was put off since they were taken out. But mail of a fact that was
+    /// tried before older mail stays behind that: receivers remember only the highest serial.
+    fn append(&mut self, mut rest: Self) {
+        let Self { freeing, taking, written, mails_out, .. } = std::mem::take(self);
+        freeing.into_iter().rev().for_each(|fact| rest.enter(fact, VecDeque::push_front));
+        if mails_out > 0 {
+            taking.into_iter().for_each(|fact| rest.enter(fact, VecDeque::push_back));
+        } else {
+            taking.into_iter().rev().for_each(|fact| rest.enter(fact, VecDeque::push_front));
+        }
+        rest.written = rest.written.max(written);
+        *self = rest;
     }
 }
 
 impl Durable {
     /// Is there mail that what comes from now on must not overtake in the journal?
     pub(crate) fn has_late_mail(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.postponed.mails > 0)
+        let postponed = self.store.as_ref().map(|store| &store.postponed);
+        postponed.is_some_and(|it| it.mails + it.mails_out > 0)
     }
 
     pub(crate) fn put_off_mail(&mut self, mail: Mail) {
@@ -245,9 +254,10 @@ impl Durable {
         let Some(store) = self.store.as_mut().filter(|it| !it.postponed.is_empty()) else { return };
         let mut rest = std::mem::take(&mut store.postponed);
         store.postponed.written = rest.written;
-        while self.store.as_ref().is_some_and(|store| store.postponed.is_empty())
+        while let Some(store) = self.store.as_mut().filter(|store| store.postponed.is_empty())
             && let Some(fact) = rest.pop()
         {
+            store.postponed.mails_out = if fact.takes_room() { 0 } else { rest.mails };
             self.try_again(cx, sessions, groups, retained, fact);
         }
         if let Some(store) = &mut self.store {
@@ -463,4 +473,40 @@ impl Durable {
 /// Will the journal take it later?
 pub(super) const fn passes(error: &AppendError) -> bool {
     matches!(error, AppendError::Full(_) | AppendError::Backlog { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn late(serials: &[u64]) -> PostponedFacts {
+        let mut facts = PostponedFacts::default();
+        serials
+            .iter()
+            .for_each(|serial| facts.push(Postponed::Mail(Mail::Seen { serial: *serial })));
+        facts
+    }
+
+    fn serials(mut facts: PostponedFacts) -> Vec<u64> {
+        let next = |fact| match fact {
+            Postponed::Mail(Mail::Seen { serial }) => serial,
+            other => panic!("{other:?}"),
+        };
+        std::iter::from_fn(|| facts.pop().map(next)).collect()
+    }
+
+    #[test]
+    fn mail_that_finds_no_room_again_stays_before_what_came_later() {
+        let mut again = late(&[1]);
+        again.append(late(&[2, 3]));
+        assert_eq!(serials(again), [1, 2, 3]);
+    }
+
+    #[test]
+    fn mail_of_a_will_that_was_tried_before_older_mail_stays_behind_it() {
+        let mut of_will = PostponedFacts { mails_out: 2, ..late(&[3]) };
+        of_will.append(late(&[1, 2]));
+        assert_eq!((of_will.mails, of_will.mails_out), (3, 0));
+        assert_eq!(serials(of_will), [1, 2, 3]);
+    }
 }
