@@ -50,8 +50,6 @@ pub(crate) struct KeptSession {
     pub(crate) is_behind: bool,
     /// Its progress goes into the next commit.
     pub(super) is_moved: bool,
-    /// The end of its connection is not in the journal yet (`postponed.rs`).
-    pub(super) has_late_end: bool,
 }
 
 /// What only few durable sessions have.
@@ -74,6 +72,8 @@ pub(super) struct Rare {
     pub(super) unwritten_unsubscribes: u32,
     /// Its will is not in the journal yet.
     pub(super) has_pending_will: bool,
+    /// The end of its connection is not in the journal yet (`postponed.rs`).
+    pub(super) has_late_end: bool,
     /// Its last will is due, and has yet to be taken.
     pub(super) has_due_will: bool,
 }
@@ -94,7 +94,6 @@ impl KeptSession {
             was_synced: level >= Durability::Fsync,
             is_behind: false,
             is_moved: false,
-            has_late_end: false,
         }
     }
 
@@ -246,7 +245,7 @@ impl Rare {
             && self.lifetimes.is_empty()
             && self.unwritten.is_none()
             && self.unwritten_unsubscribes == 0
-            && !(self.has_pending_will || self.has_due_will)
+            && !(self.has_pending_will || self.has_due_will || self.has_late_end)
     }
 }
 
@@ -602,10 +601,12 @@ impl Durable {
         let fact = Fact::SessionDetached { session, at_ms: durable.fact_ms, expiry_secs };
         match store.append(Class::Essential, &fact, durable.journal_level()) {
             Ok(place) => store.release(std::mem::replace(&mut durable.detached, place)),
-            Err(error) if passes(&error) && !std::mem::replace(&mut durable.has_late_end, true) => {
-                store.postponed.push(Postponed::Detached(session));
+            Err(error) if passes(&error) => {
+                if !std::mem::replace(&mut durable.rare().has_late_end, true) {
+                    store.postponed.push(Postponed::Detached(session));
+                }
             }
-            // Nothing is promised any more, or it is late already.
+            // Nothing is promised any more.
             Err(_) => {}
         }
     }

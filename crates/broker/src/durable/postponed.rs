@@ -203,6 +203,16 @@ impl PostponedFacts {
         })
     }
 
+    /// What stands behind the mail of the rest only for its order need not be waited for.
+    fn line_up(&mut self, rest: &mut Self) {
+        while self.mails_out > 0 && self.freeing.is_empty() {
+            match self.pop() {
+                Some(fact) => rest.push(fact),
+                None => return,
+            }
+        }
+    }
+
     /// These stand behind what was put off since they were taken out. But mail of a fact that was
     /// tried before older mail stays behind that: receivers remember only the highest serial.
     fn append(&mut self, mut rest: Self) {
@@ -259,6 +269,9 @@ impl Durable {
         {
             store.postponed.mails_out = if fact.takes_room() { 0 } else { rest.mails };
             self.try_again(cx, sessions, groups, retained, fact);
+            if let Some(store) = &mut self.store {
+                store.postponed.line_up(&mut rest);
+            }
         }
         if let Some(store) = &mut self.store {
             store.postponed.append(rest);
@@ -328,8 +341,8 @@ impl Durable {
 
     fn try_detached(&mut self, cx: &Context, sessions: &mut Sessions, queue: QueueNumber) {
         let Some(slot) = sessions.find_queue(queue) else { return };
-        if let Some(durable) = sessions.kept_mut(slot) {
-            durable.has_late_end = false;
+        if let Some(rare) = sessions.kept_mut(slot).and_then(|kept| kept.rare.as_mut()) {
+            rare.has_late_end = false;
         }
         let Some(client) = sessions.get(slot).filter(|client| !client.is_connected()) else {
             return;

@@ -177,7 +177,6 @@ impl Store {
         client.recharge();
         let scope = client.scope;
         if !durable.detached.is_some() {
-            durable.has_late_end = true;
             self.postponed.push(Postponed::Detached(queue));
         }
         let slot = sessions.insert(client);
