@@ -17,9 +17,7 @@ pub(crate) struct Spacing {
     is_shared: bool,
 }
 
-/// Between two messages, by default. Measured with NATS 2.12 on two cores, 2,000 messages a second:
-/// the servers take 190 µs of CPU for each message instead of 515, and PUBACK comes after 4 ms
-/// instead of 2.2.
+/// Between two messages, by default. Decision 124 has the measurement.
 pub const APPEND_INTERVAL_MS: u64 = 5;
 
 /// A time in which nothing comes is between this and a millisecond less.
