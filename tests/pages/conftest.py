@@ -77,10 +77,23 @@ def full(filling):
 
 
 @pytest.fixture
-def empty(users):
-    broker = Broker(CONFIG, {"users": users})
-    yield broker
-    broker.stop()
+def start():
+    """Starts brokers that run until the tabs of the test are closed: a tab whose broker ends
+    first still asks it."""
+    started = []
+
+    def make(*arguments):
+        started.append(Broker(*arguments))
+        return started[-1]
+
+    yield make
+    for broker in started:
+        broker.stop()
+
+
+@pytest.fixture
+def empty(users, start):
+    return start(CONFIG, {"users": users})
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +165,7 @@ class Dashboard:
 
 
 @pytest.fixture
-def tab(chromium):
+def tab(chromium, start):
     """Opens tabs: `tab(broker)`. Each is checked at the end of the test."""
     opened = []
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from playwright.sync_api import expect
 
-from broker import QUELEA, Broker
+from broker import QUELEA
 from conftest import CONFIG
 from fill import publish
 from test_pages import Client, ask, session_of
@@ -78,12 +78,10 @@ def test_an_address_with_broken_escapes_shows_a_page(empty, tab):
 
 
 @pytest.fixture
-def large(users):
+def large(users, start):
     """A broker that takes packets of 20 MiB."""
     config = CONFIG.replace("[limits]", "[limits]\npacket_bytes_max = 20971520")
-    broker = Broker(config, {"users": users})
-    yield broker
-    broker.stop()
+    return start(config, {"users": users})
 
 
 def test_a_large_payload_is_cut_and_downloaded(large, tab):

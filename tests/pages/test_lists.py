@@ -6,7 +6,6 @@ import json
 
 from playwright.sync_api import expect
 
-from broker import Broker
 from conftest import CONFIG
 from fill import publish, subscribe
 from test_pages import BRIDGE, Client
@@ -113,24 +112,21 @@ def test_a_viewer_selects_nothing(empty, tab):
     client.socket.close()
 
 
-def test_alarms_have_a_badge_and_a_page(users, tab):
-    broker = Broker(CONFIG + BRIDGE, {"users": users})
-    try:
-        dashboard = tab(broker)
-        page = dashboard.page
-        dashboard.open("overview")
-        dashboard.log_in("vera")
-        badge = page.get_by_role("link", name="Alarms")
-        expect(badge).to_contain_text("1")
-        badge.click()
-        dashboard.heading("Alarms")
-        row = page.get_by_role("region", name="Alarms").locator("tbody tr")
-        expect(row).to_contain_text("cloud")
-        expect(row).to_contain_text("warning")
-        row.get_by_role("link", name="bridge away").click()
-        dashboard.heading("Bridges")
-    finally:
-        broker.stop()
+def test_alarms_have_a_badge_and_a_page(users, start, tab):
+    broker = start(CONFIG + BRIDGE, {"users": users})
+    dashboard = tab(broker)
+    page = dashboard.page
+    dashboard.open("overview")
+    dashboard.log_in("vera")
+    badge = page.get_by_role("link", name="Alarms")
+    expect(badge).to_contain_text("1")
+    badge.click()
+    dashboard.heading("Alarms")
+    row = page.get_by_role("region", name="Alarms").locator("tbody tr")
+    expect(row).to_contain_text("cloud")
+    expect(row).to_contain_text("warning")
+    row.get_by_role("link", name="bridge away").click()
+    dashboard.heading("Bridges")
 
 
 def test_no_alarm_has_no_badge(empty, tab):

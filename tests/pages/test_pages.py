@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 
-from broker import QUELEA, Broker
+from broker import QUELEA
 from conftest import CONFIG, SESSIONS
 from fill import connect, publish, subscribe
 
@@ -137,12 +137,10 @@ certificate_operators = ["anna"]
 
 
 @pytest.fixture
-def encrypted(users, certs):
+def encrypted(users, start, certs):
     """A broker that serves HTTPS; the certificate `client` is an operator's."""
     text = CONFIG.replace("[api]\n", HTTPS.replace("{certs}", str(certs)))
-    broker = Broker(text, {"users": users})
-    yield broker
-    broker.stop()
+    return start(text, {"users": users})
 
 
 def shown(broker, certs, name):
@@ -457,31 +455,28 @@ def test_a_trace_shows_packets_and_stops(empty, tab):
     expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
-def test_users_are_added_and_deleted(users, tab):
-    broker = Broker(CONFIG + USERS, {"users": users, "clients": ""})
-    try:
-        dashboard = tab(broker)
-        page = dashboard.page
-        dashboard.open("users")
-        dashboard.log_in()
-        page.get_by_role("button", name="Add a user").click()
-        dialog = page.get_by_role("dialog")
-        dialog.get_by_label("Username").fill("<b>anna</b>")
-        dialog.get_by_label("Password").fill("a secret")
-        dialog.get_by_role("button", name="Add").click()
-        row = page.get_by_role("region", name="Users").locator("tbody tr")
-        expect(row).to_contain_text("<b>anna</b>")
-        assert "<b>anna</b>:$argon2id$" in (broker.directory / "clients").read_text()
-        row.get_by_role("button", name="Delete").click()
-        dialog.get_by_role("button", name="Delete").click()
-        expect(page.get_by_text("The password file has no user.")).to_be_visible()
-        dashboard.open("audit")
-        calls = page.get_by_role("region", name="Calls")
-        expect(calls).to_contain_text("PUT /user?username=")
-        expect(calls).to_contain_text("DELETE /user?username=")
-        assert "a secret" not in page.content() + broker.log_text()
-    finally:
-        broker.stop()
+def test_users_are_added_and_deleted(users, start, tab):
+    broker = start(CONFIG + USERS, {"users": users, "clients": ""})
+    dashboard = tab(broker)
+    page = dashboard.page
+    dashboard.open("users")
+    dashboard.log_in()
+    page.get_by_role("button", name="Add a user").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Username").fill("<b>anna</b>")
+    dialog.get_by_label("Password").fill("a secret")
+    dialog.get_by_role("button", name="Add").click()
+    row = page.get_by_role("region", name="Users").locator("tbody tr")
+    expect(row).to_contain_text("<b>anna</b>")
+    assert "<b>anna</b>:$argon2id$" in (broker.directory / "clients").read_text()
+    row.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("The password file has no user.")).to_be_visible()
+    dashboard.open("audit")
+    calls = page.get_by_role("region", name="Calls")
+    expect(calls).to_contain_text("PUT /user?username=")
+    expect(calls).to_contain_text("DELETE /user?username=")
+    assert "a secret" not in page.content() + broker.log_text()
 
 
 def test_a_setting_changes_and_is_reset(empty, tab):
@@ -502,36 +497,30 @@ def test_a_setting_changes_and_is_reset(empty, tab):
     expect(row).not_to_contain_text("set while running")
 
 
-def test_a_backup_is_downloaded(users, tab, tmp_path):
-    broker = Broker(CONFIG.replace('"memory"', '"disk"'), {"users": users})
-    try:
-        dashboard = tab(broker)
-        # The dialog for files is none of the page, and cannot be answered here.
-        dashboard.page.add_init_script("delete window.showSaveFilePicker")
-        dashboard.open("backup")
-        dashboard.log_in()
-        with dashboard.page.expect_download() as started:
-            dashboard.page.get_by_role("button", name="Download a backup").click()
-        expect(dashboard.page.get_by_role("status").filter(has_text="Whole")).to_contain_text(".tar")
-        with tarfile.open(started.value.path()) as archive:
-            archive.extractall(tmp_path)
-        checked = subprocess.run([QUELEA, "log", "check", tmp_path], capture_output=True, text=True)
-        assert checked.returncode == 0 and "shard 0: ok" in checked.stdout, checked.stdout
-    finally:
-        broker.stop()
+def test_a_backup_is_downloaded(users, start, tab, tmp_path):
+    broker = start(CONFIG.replace('"memory"', '"disk"'), {"users": users})
+    dashboard = tab(broker)
+    # The dialog for files is none of the page, and cannot be answered here.
+    dashboard.page.add_init_script("delete window.showSaveFilePicker")
+    dashboard.open("backup")
+    dashboard.log_in()
+    with dashboard.page.expect_download() as started:
+        dashboard.page.get_by_role("button", name="Download a backup").click()
+    expect(dashboard.page.get_by_role("status").filter(has_text="Whole")).to_contain_text(".tar")
+    with tarfile.open(started.value.path()) as archive:
+        archive.extractall(tmp_path)
+    checked = subprocess.run([QUELEA, "log", "check", tmp_path], capture_output=True, text=True)
+    assert checked.returncode == 0 and "shard 0: ok" in checked.stdout, checked.stdout
 
 
-def test_a_bridge_and_why_it_is_not_connected(users, tab):
-    broker = Broker(CONFIG + BRIDGE, {"users": users})
-    try:
-        dashboard = tab(broker)
-        dashboard.open("bridges")
-        dashboard.log_in("vera")
-        row = dashboard.page.get_by_role("region", name="Bridges").locator("tbody tr")
-        expect(row).to_contain_text("cloud")
-        expect(row).to_contain_text("refused")
-    finally:
-        broker.stop()
+def test_a_bridge_and_why_it_is_not_connected(users, start, tab):
+    broker = start(CONFIG + BRIDGE, {"users": users})
+    dashboard = tab(broker)
+    dashboard.open("bridges")
+    dashboard.log_in("vera")
+    row = dashboard.page.get_by_role("region", name="Bridges").locator("tbody tr")
+    expect(row).to_contain_text("cloud")
+    expect(row).to_contain_text("refused")
 
 
 USERS = """
@@ -551,43 +540,37 @@ direction = "out"
 """
 
 
-def test_access_rules_are_shown_as_they_were_read(users, tab):
+def test_access_rules_are_shown_as_they_were_read(users, start, tab):
     changed = "topic read other/#\n"
     config = CONFIG + '[access]\nacl_file = "{dir}/acl"\n'
-    broker = Broker(config, {"users": users, "acl": "topic read news/#\n# <b>all</b>\n"})
-    try:
-        (broker.directory / "acl").write_text(changed)
-        dashboard = tab(broker)
-        dashboard.open("rules")
-        dashboard.log_in()
-        lines = dashboard.page.locator("ol.lines li")
-        expect(lines).to_have_text(["topic read news/#", "# <b>all</b>"])
-        broker.reload()
-        dashboard.page.reload()
-        expect(lines).to_have_text(["topic read other/#"])
-    finally:
-        broker.stop()
+    broker = start(config, {"users": users, "acl": "topic read news/#\n# <b>all</b>\n"})
+    (broker.directory / "acl").write_text(changed)
+    dashboard = tab(broker)
+    dashboard.open("rules")
+    dashboard.log_in()
+    lines = dashboard.page.locator("ol.lines li")
+    expect(lines).to_have_text(["topic read news/#", "# <b>all</b>"])
+    broker.reload()
+    dashboard.page.reload()
+    expect(lines).to_have_text(["topic read other/#"])
 
 
-def test_a_limit_that_is_nearly_used_up_is_marked(users, tab):
+def test_a_limit_that_is_nearly_used_up_is_marked(users, start, tab):
     config = CONFIG.replace("[limits]", "[limits]\nretained_messages_max = 4")
     config = config.replace('name = "devices"', 'name = "devices"\nconnections_max = 7')
-    broker = Broker(config, {"users": users})
-    try:
-        client = Client(broker, "one")
-        client.send(b"".join(publish(f"r/{number}", b"x", retain=True) for number in range(4)))
-        dashboard = tab(broker)
-        dashboard.open("limits")
-        dashboard.log_in("vera")
-        page = dashboard.page
-        row = page.get_by_role("row").filter(has_text="retained_messages_max")
-        expect(row).to_contain_text("100 %")
-        expect(row.locator(".badge.bad")).to_be_visible()
-        listeners = page.get_by_role("region", name="Listeners")
-        expect(listeners.locator("tbody tr")).to_contain_text("devices")
-        client.socket.close()
-    finally:
-        broker.stop()
+    broker = start(config, {"users": users})
+    client = Client(broker, "one")
+    client.send(b"".join(publish(f"r/{number}", b"x", retain=True) for number in range(4)))
+    dashboard = tab(broker)
+    dashboard.open("limits")
+    dashboard.log_in("vera")
+    page = dashboard.page
+    row = page.get_by_role("row").filter(has_text="retained_messages_max")
+    expect(row).to_contain_text("100 %")
+    expect(row.locator(".badge.bad")).to_be_visible()
+    listeners = page.get_by_role("region", name="Listeners")
+    expect(listeners.locator("tbody tr")).to_contain_text("devices")
+    client.socket.close()
 
 
 def test_clients_that_lost_messages_are_listed(empty, tab):
