@@ -1,6 +1,6 @@
 //! Publishes from the client: which QoS 2 packet ids are between PUBLISH and PUBREL.
 
-use crate::{Awaited, Link, PendingAck, Respondent};
+use crate::{Awaited, Link, Respondent};
 
 /// Packet ids of QoS 2 publishes that were accepted and not yet released.
 ///
@@ -53,7 +53,7 @@ impl Incoming {
         let Some(ids) = &mut self.ids else { return };
         ids.orphans.iter_mut().for_each(|orphan| orphan.heir = None);
         for (number, ack) in link.unanswered() {
-            let PendingAck { packet_id, ref awaited, .. } = *ack;
+            let (packet_id, awaited) = (ack.answer.packet_id, &ack.awaited);
             let is_known = ids.orphans.iter().any(|orphan| orphan.packet_id == packet_id);
             if ids.unconfirmed.contains(&packet_id) && !is_known {
                 let (awaited_as, awaited) = ((connection, number), awaited.clone());

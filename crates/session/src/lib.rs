@@ -43,7 +43,7 @@ pub use bucket::{Bucket, Rate};
 pub use incoming::Incoming;
 pub use layout::Template;
 pub use link::{
-    Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Tally, Turn, large_packet_len,
+    Answer, Dirt, Link, LinkSettings, PendingAck, Publishing, Rates, Tally, Turn, large_packet_len,
 };
 pub use message::{LARGE_BYTES_MIN, Message, MessageParts, NEVER, Traits};
 pub use outbox::{Control, Controls, Outbox, SPLICE_BYTES_MIN};

@@ -55,11 +55,19 @@ pub struct Rates {
 /// An acknowledgement that has to be sent for a publish, in the order of the publishes.
 #[derive(Clone, Debug)]
 pub struct PendingAck {
+    pub answer: Answer,
+    /// Who has yet to accept the message.
+    pub awaited: Awaited,
+}
+
+/// What a publish is answered with.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
     pub kind: AckKind,
     pub packet_id: u16,
     pub reason: Reason,
-    /// Who has yet to accept the message.
-    pub awaited: Awaited,
+    /// The connection is closed instead.
+    is_end: bool,
 }
 
 /// A publish that may go on to the subscribers.
@@ -437,13 +445,25 @@ impl Link {
         reason: Reason,
         awaited: Option<Awaited>,
     ) {
-        self.is_refusing |= self.is_end(kind, reason);
+        let is_end = is_end(self.is_v5(), kind, reason);
+        self.queue(Answer { kind, packet_id, reason, is_end }, awaited);
+    }
+
+    /// Queues the acknowledgement of a publish that was refused ahead of every log. So MQTT 5
+    /// clients get each reason.
+    pub fn queue_refusal(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
+        let is_end = reason.is_error() && !self.is_v5();
+        self.queue(Answer { kind, packet_id, reason, is_end }, None);
+    }
+
+    #[inline]
+    fn queue(&mut self, answer: Answer, awaited: Option<Awaited>) {
+        self.is_refusing |= answer.is_end;
         if self.acks.is_empty() && awaited.is_none() {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_queued_ack(kind, packet_id, reason);
+            self.write_queued_ack(answer);
         } else {
-            let awaited = awaited.unwrap_or_default();
-            self.acks.push_back(PendingAck { kind, packet_id, reason, awaited });
+            self.acks.push_back(PendingAck { answer, awaited: awaited.unwrap_or_default() });
         }
     }
 
@@ -465,14 +485,16 @@ impl Link {
     ) -> Option<&PendingAck> {
         let (index, is_v5) = (self.ack_index(number), self.is_v5());
         let ack = self.acks.get_mut(index)?;
-        let kind = ack.kind;
         if !ack.awaited.remove(respondent) {
             return None;
         }
-        if reason.is_error() || !ack.reason.is_error() && ack.reason != Reason::SUCCESS {
-            ack.reason = reason;
+        let answer = &mut ack.answer;
+        if reason.is_error() || !answer.reason.is_error() && answer.reason != Reason::SUCCESS {
+            answer.reason = reason;
         }
-        self.is_refusing |= is_end(is_v5, kind, reason);
+        // A later answer does not make known what is unknown.
+        answer.is_end |= is_end(is_v5, answer.kind, reason);
+        self.is_refusing |= answer.is_end;
         Some(ack)
     }
 
@@ -480,7 +502,7 @@ impl Link {
     pub(crate) fn write_settled(&mut self) {
         while let Some(ack) = self.acks.pop_front_if(|ack| ack.awaited.is_empty()) {
             self.acks_taken = self.acks_taken.wrapping_add(1);
-            self.write_queued_ack(ack.kind, ack.packet_id, ack.reason);
+            self.write_queued_ack(ack.answer);
         }
     }
 
@@ -497,7 +519,7 @@ impl Link {
     /// QoS 2 publishes for which a place has yet to answer, with their numbers.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = (u32, &PendingAck)> {
         let numbered = (self.acks_taken..=u32::MAX).chain(0..).zip(&self.acks);
-        numbered.filter(|(_, ack)| ack.kind == AckKind::Pubrec && !ack.awaited.is_empty())
+        numbered.filter(|(_, ack)| ack.answer.kind == AckKind::Pubrec && !ack.awaited.is_empty())
     }
 
     /// Acknowledgements that are held back by one before them or by a place that has to answer.
@@ -505,14 +527,10 @@ impl Link {
         self.acks.len()
     }
 
-    /// Does the end of the connection stand for this acknowledgement?
-    fn is_end(&self, kind: AckKind, reason: Reason) -> bool {
-        is_end(self.is_v5(), kind, reason)
-    }
-
     #[inline]
-    fn write_queued_ack(&mut self, kind: AckKind, packet_id: u16, reason: Reason) {
-        self.has_refused |= self.is_end(kind, reason);
+    fn write_queued_ack(&mut self, answer: Answer) {
+        let Answer { kind, packet_id, reason, is_end } = answer;
+        self.has_refused |= is_end;
         if self.has_refused {
             return;
         }
@@ -661,10 +679,11 @@ pub fn large_packet_len(bytes: &[u8]) -> Option<usize> {
     (packet_len >= LARGE_BYTES_MIN).then_some(packet_len)
 }
 
-/// Does the end of the connection stand for an acknowledgement? Before MQTT 5 for each that
-/// refuses. And for a PUBREC of a log that is out of service: the packet ID may be on the medium. A
-/// PUBREC that refuses would free it for the client, and after a start its next message would be
-/// taken for a repetition. So the client keeps the packet ID, and sends the same message again.
+/// Is the connection closed instead of sending this acknowledgement? Before MQTT 5 each refusal
+/// closes it. In MQTT 5 the failure of a log closes it for QoS 2: the packet ID may be on the
+/// medium. A PUBREC that refuses would free it for the client, and after a start its next message
+/// would be taken for a repetition. So the client keeps the packet ID, and sends the same message
+/// again.
 fn is_end(is_v5: bool, kind: AckKind, reason: Reason) -> bool {
     let is_unknown = kind == AckKind::Pubrec && reason == Reason::IMPLEMENTATION_SPECIFIC_ERROR;
     reason.is_error() && (!is_v5 || is_unknown)
@@ -762,6 +781,24 @@ mod tests {
                 assert_eq!(content(&alone), content(&one_of_many), "turn {turn}");
                 assert_eq!(alone.outbox.len(), one_of_many.outbox.len());
             }
+        }
+    }
+
+    #[test]
+    fn a_log_that_has_failed_closes_the_connection_whatever_another_shard_answers() {
+        let answers = [Reason::IMPLEMENTATION_SPECIFIC_ERROR, Reason::QUOTA_EXCEEDED];
+        for order in [[0, 1], [1, 0]] {
+            let mut link = link();
+            let mut awaited = Awaited::default();
+            order.iter().for_each(|place| awaited.insert(Respondent::shard(*place as u16)));
+            link.queue_ack(AckKind::Pubrec, 7, Reason::SUCCESS, Some(awaited));
+            for place in order {
+                let respondent = Respondent::shard(place as u16);
+                link.note_answer(0, respondent, answers[place]).expect("it was asked");
+                link.write_settled();
+            }
+            assert!(link.is_refusing() && link.has_refused(), "order {order:?}");
+            assert_eq!(link.outbox.len(), 0, "a PUBREC would free the packet ID");
         }
     }
 

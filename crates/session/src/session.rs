@@ -263,11 +263,7 @@ impl Session {
         reason: Reason,
         awaited: Option<Awaited>,
     ) {
-        let kind = match qos {
-            QoS::AtMostOnce => return,
-            QoS::AtLeastOnce => AckKind::Puback,
-            QoS::ExactlyOnce => AckKind::Pubrec,
-        };
+        let Some(kind) = answer_to(qos) else { return };
         if kind == AckKind::Pubrec && !reason.is_error() {
             self.incoming.insert(packet_id);
             match awaited {
@@ -278,6 +274,12 @@ impl Session {
         if let Some(link) = self.link.as_deref_mut() {
             link.queue_ack(kind, packet_id, reason, awaited);
         }
+    }
+
+    /// Owes the answer to a PUBLISH that was refused ahead of every log.
+    pub fn queue_refusal(&mut self, qos: QoS, packet_id: u16, reason: Reason) {
+        let (Some(kind), Some(link)) = (answer_to(qos), self.link.as_deref_mut()) else { return };
+        link.queue_refusal(kind, packet_id, reason);
     }
 
     /// Owes the PUBREC of a publish that is kept whatever happens: its packet id counts as
@@ -300,12 +302,12 @@ impl Session {
     pub fn settle(&mut self, number: u32, respondent: Respondent, reason: Reason) {
         let Some(link) = self.link.as_deref_mut() else { return };
         let Some(ack) = link.note_answer(number, respondent, reason) else { return };
-        if ack.kind == AckKind::Pubrec {
+        if ack.answer.kind == AckKind::Pubrec {
             if reason.is_error() {
                 // A refused publish is over with its PUBREC (MQTT-4.3.3-9).
-                self.incoming.release(ack.packet_id);
-            } else if ack.awaited.is_empty() && !ack.reason.is_error() {
-                self.incoming.confirm(ack.packet_id);
+                self.incoming.release(ack.answer.packet_id);
+            } else if ack.awaited.is_empty() && !ack.answer.reason.is_error() {
+                self.incoming.confirm(ack.answer.packet_id);
             }
         }
         link.write_settled();
@@ -641,6 +643,14 @@ impl Session {
             _ => 0,
         };
         (self.outgoing.in_flight(), room)
+    }
+}
+
+const fn answer_to(qos: QoS) -> Option<AckKind> {
+    match qos {
+        QoS::AtMostOnce => None,
+        QoS::AtLeastOnce => Some(AckKind::Puback),
+        QoS::ExactlyOnce => Some(AckKind::Pubrec),
     }
 }
 

@@ -322,12 +322,15 @@ impl Sessions {
     ) -> Result<Pace, Ended> {
         cx.metrics.publishes_denied.add(1);
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        if let Some(client) = self.get_mut(slot).expected() {
-            client.note_as(cx, NoticeKind::Denied("publish"), message.topic(), manner);
-        }
         let reason = Reason::IMPLEMENTATION_SPECIFIC_ERROR;
         cx.note_span_refused(message, reason);
-        self.answer_refused(cx, slot, publish, reason)
+        if let Some(client) = self.get_mut(slot).expected() {
+            client.note_as(cx, NoticeKind::Denied("publish"), message.topic(), manner);
+            cx.buffers.lend(client);
+            client.session.queue_refusal(publish.qos, publish.packet_id, reason);
+            client.mark_dirty(cx);
+        }
+        self.after_refusal(slot)
     }
 
     fn answer_refused(
@@ -337,9 +340,13 @@ impl Sessions {
         publish: &Publish<'_>,
         reason: Reason,
     ) -> Result<Pace, Ended> {
-        // Clients of 3.1.1 are cut off, when those before have been answered, and publishers of
-        // QoS 2 on a log that is out of service.
         self.answer_publish(cx, slot, publish, reason, None);
+        self.after_refusal(slot)
+    }
+
+    /// Clients of 3.1.1 are disconnected when the publishes before have been answered, and so are
+    /// publishers of QoS 2 on a log that is out of service.
+    fn after_refusal(&mut self, slot: u32) -> Result<Pace, Ended> {
         let link = self.get_mut(slot).and_then(|client| client.session.link_mut());
         // What the message led to has ended the connection.
         let Some(link) = link else { return Ok(Pace::default()) };

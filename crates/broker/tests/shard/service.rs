@@ -183,6 +183,21 @@ fn a_failure_refuses_and_is_asked_about_again_and_no_match_decides_what_is_ignor
     }
 }
 
+/// No log has seen the message, so its packet ID is free again.
+#[test]
+fn a_failure_refuses_a_message_of_qos_2_and_the_connection_goes_on() {
+    let mut lab = lab();
+    let conn = lab.open(request("c"));
+    for packet_id in [1, 1] {
+        lab.publish(conn, "a", b"", 2, packet_id);
+        let question = asked_one(&mut lab);
+        answer(&mut lab, &question, ServiceAnswer::Failed);
+        let refused = (packet_id, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
+        assert_eq!(acks(&mut lab, conn), [refused]);
+    }
+    assert!(!lab.is_closed(conn));
+}
+
 #[test]
 fn what_a_client_sent_before_it_was_gone_waits_for_its_answer() {
     let mut lab = lab();
