@@ -12,8 +12,8 @@
 //! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one journal back,
 //! [`JournalDisk::spawn_all`] starts the threads: one commits for all journals, and each journal
 //! has one for its files. No caller waits for the medium: commands go in by
-//! [`JournalDisk::submit`], completions come back through a callback on a disk thread. What the
-//! operating system is only to have the caller may write by [`JournalDisk::write_in_place`].
+//! [`JournalDisk::submit`], completions come back through a callback on a disk thread.
+//! [`JournalDisk::write_in_place`] writes on the caller's thread, for records that need no sync.
 
 mod commits;
 pub mod control;

@@ -18,8 +18,8 @@ use super::commits::{Arrival, CommitThread};
 /// Carries out the commands of one journal. Dropping it finishes what was submitted, of commits if
 /// it is the last journal of its directory.
 ///
-/// Both queues are bounded by the journal itself: it has two commits, one housekeeping command and
-/// one read for reclaiming under way at a time; its user bounds the other reads.
+/// Both queues are bounded by the journal itself: it has a few commits, one housekeeping command
+/// and one read for reclaiming under way at a time; its user bounds the other reads.
 #[derive(Debug)]
 pub struct JournalDisk {
     /// `None` once closed.
@@ -32,7 +32,8 @@ pub struct JournalDisk {
 pub struct Owner<F> {
     /// Each with a number that comes back with its completions.
     pub journals: Vec<(u16, JournalFiles)>,
-    /// Called on a disk thread, once for all commits of the owner that a round has done.
+    /// Called on a disk thread, for all commits of the owner that the writes of a round, or its
+    /// syncs, have done.
     pub done: F,
 }
 
@@ -41,7 +42,8 @@ pub struct Owner<F> {
 pub struct Done {
     pub journal: u16,
     pub completion: Completion,
-    /// How long it took, without waiting for a thread.
+    /// How long it took. For a commit since its round began, with the writes and syncs of other
+    /// journals.
     pub took: Duration,
 }
 
@@ -86,7 +88,7 @@ impl JournalDisk {
             committing.add_owner(done);
             parts.push(owned);
         }
-        let run = move || committing.run(rules);
+        let run = move || ending_the_process(|| committing.run(rules));
         let thread = Builder::new().name("log-commit".to_owned()).spawn(run)?;
         let commits = Arc::new(CommitQueue { sender: Some(sender), thread: Some(thread) });
         let spawn = |(place, journal, files, done): (usize, u16, Arc<JournalFiles>, F)| {
@@ -95,7 +97,7 @@ impl JournalDisk {
                 CommandQueues { files: files.clone(), background, commits: commits.clone(), place };
             let run = BackgroundThread { journal, files, queue, waiting: VecDeque::new(), done };
             let name = format!("log-{journal}-files");
-            let thread = Builder::new().name(name).spawn(move || run.run())?;
+            let thread = Builder::new().name(name).spawn(|| ending_the_process(|| run.run()))?;
             Ok(Self { queues: Some(queues), thread: Some(thread) })
         };
         parts.into_iter().map(|owned| owned.into_iter().map(spawn).collect()).collect()
@@ -164,6 +166,21 @@ impl Drop for CommitQueue {
             // As above.
             let _ = thread.join();
         }
+    }
+}
+
+/// A panic of a disk's thread ends the process: journals would wait for answers that never come.
+fn ending_the_process(run: impl FnOnce()) {
+    let abort = AbortOnUnwind;
+    run();
+    std::mem::forget(abort);
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 

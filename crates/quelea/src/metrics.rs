@@ -486,7 +486,7 @@ fn write_journals(text: &mut String, board: &JournalBoard) {
     for (place, figure) in FIGURES.iter().enumerate() {
         write_journal(text, figure.name, figure.kind, figure.help, board.figures(place));
     }
-    let help = "Duration of a write of a group of records, with its sync if the level needs one.";
+    let help = "Duration of the writes and syncs that a group of records shares with other logs.";
     write_timing(text, "quelea_log_commit_seconds", help, &board.commits);
 }
 
@@ -526,7 +526,12 @@ fn write_cluster(text: &mut String, figures: &ClusterFigures) {
     let help = "Appends that NATS did not answer in time. Each is checked in the stream.";
     write("append_unknown_total", counter, help, &figures.appends_unknown);
     let name = "quelea_cluster_last_message";
-    head(text, name, gauge, "The last message of the stream that the copy of the shard has.");
+    head(
+        text,
+        name,
+        gauge,
+        "Sequence number of the last message of the stream that the copy of the shard has.",
+    );
     for (shard, last) in figures.last_messages.iter().enumerate() {
         let _ = writeln!(text, "{name}{{shard=\"{shard}\"}} {last}");
     }

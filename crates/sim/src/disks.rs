@@ -183,7 +183,6 @@ impl Disks {
                 }
             },
             Stage::Syncing(syncs) if syncs.is_empty() => {
-                self.answer();
                 self.rounds.end(now_ms * 1000);
                 self.stage = Stage::Idle;
             }
@@ -193,6 +192,7 @@ impl Disks {
                 let result = disk_of(&self.disks, shard).sync(&step);
                 self.rounds.on_sync(shard, result);
                 if is_last {
+                    self.answer();
                     self.stage = Stage::Syncing(self.rounds.syncs());
                 }
             }

@@ -1,4 +1,4 @@
-//! Group commit: everything that arrived while the disk was busy goes out together.
+//! Group commit: each turn hands over what it has, and groups at the disk share a sync.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use crate::position::Position;
 #[derive(Debug)]
 pub(crate) struct Commit {
     /// Groups at the disk, oldest first, at most [`GROUPS_MAX`]: each turn forms one, so that the
-    /// disk's thread finds all that there is when it begins anew.
+    /// disk's thread finds all that there is when it begins its next round.
     in_flight: VecDeque<Group>,
     /// Steps that came back undone, until the groups behind them have come back too.
     returned: Vec<Step>,
@@ -150,6 +150,12 @@ impl Journal {
     /// [`Settings::lazy_commit_ms`](crate::Settings::lazy_commit_ms).
     pub fn delays_commit(&self) -> bool {
         self.commit.lazy_since.is_some() && self.poison.is_none()
+    }
+
+    /// Whether it has records that the next commit could have, and that nothing looks at again.
+    pub fn has_unplanned(&self) -> bool {
+        let may_go = self.may_form_group() && self.commit.retry_at.is_none();
+        self.open.is_some() && self.commit.lazy_since.is_none() && may_go && self.poison.is_none()
     }
 
     /// Whether the last commit has records to be synced that came while another one was under way:
@@ -320,11 +326,11 @@ impl Journal {
     }
 
     /// What the caller may write itself at the end of its turn, before it takes the commands: the
-    /// records of the turn, if nobody waits for their sync and the disk's thread has no write of
-    /// this journal that they would overtake. At most `bytes_max` bytes. [`Journal::end_write`]
-    /// follows at once.
-    pub fn begin_write(&mut self, bytes_max: usize, now_ms: u64) -> Option<InPlace> {
-        if !self.may_write_in_place() || self.is_lazy(now_ms) {
+    /// records of the turn, if somebody waits for one, nobody for their sync, and the disk's thread
+    /// has no write of this journal that they would overtake. At most `bytes_max` bytes.
+    /// [`Journal::end_write`] follows at once.
+    pub fn begin_write(&mut self, bytes_max: usize) -> Option<InPlace> {
+        if !self.may_write_in_place() {
             return None;
         }
         let bytes = |batch: &Batch| batch.bytes.len();
@@ -355,6 +361,7 @@ impl Journal {
         let overtakes = overtakes && self.flaw != Some(JournalFlaw::OvertakesThread);
         self.phase == Phase::Running
             && self.poison.is_none()
+            && commit.is_awaited
             && commit.retry_at.is_none()
             && commit.returned.is_empty()
             && commit.sync_target <= commit.written
@@ -398,36 +405,34 @@ impl Journal {
 
     pub(crate) fn on_tick_commit(&mut self) {
         let Some(deadline) = self.idle_deadline() else { return };
-        if deadline > self.now_ms || !self.commit.in_flight.is_empty() {
+        if deadline > self.now_ms {
             return;
         }
         if self.commit.unsynced_since.take().is_some() {
-            // What is not written yet is synced with what follows, so that its write waits for no
-            // sync.
+            // What the disk does not have yet is synced with what follows, so that its write waits
+            // for no sync.
             let is_whole = self.open.is_none() && self.queue.is_empty();
             self.commit.unsynced_since = (!is_whole).then_some(self.now_ms);
-            self.commit.sync_target = self.commit.sync_target.max(self.commit.written);
+            self.commit.sync_target = self.commit.sync_target.max(self.commit.handed());
         } else if self.wants_mark() && self.has_control_room() {
             self.close_batch(FLAG_MARK);
         }
     }
 
-    /// None while the disk is at it: when it is done, somebody looks again.
+    /// None while the disk has to answer first: then somebody looks again.
     pub(crate) fn commit_deadline(&self) -> Option<u64> {
-        let may_go = self.commit.in_flight.is_empty() && self.commit.retry_at.is_none();
+        let may_go = self.may_form_group() && self.commit.retry_at.is_none();
         let lazy = self.commit.lazy_since.filter(|_| may_go);
         let lazy = lazy.map(|since| since + u64::from(self.settings.lazy_commit_ms));
         self.idle_deadline().into_iter().chain(lazy).min()
     }
 
-    /// When a quiet journal has to sync records of level `disk`, to state that its records are
-    /// durable, or to try again.
+    /// When the journal has to sync records of level `disk`, or to try again, and a quiet one to
+    /// state that its records are durable. A sync is due however busy the disk is: there may always
+    /// be a group under way.
     fn idle_deadline(&self) -> Option<u64> {
-        if !self.commit.in_flight.is_empty() {
-            return None;
-        }
         if self.commit.retry_at.is_some() {
-            return self.commit.retry_at;
+            return self.commit.retry_at.filter(|_| self.commit.in_flight.is_empty());
         }
         let interval = u64::from(self.settings.sync_interval_ms);
         match self.commit.unsynced_since {

@@ -122,7 +122,7 @@ pub struct Stats {
     pub records_appended: u64,
     /// Bytes of records appended, frames included.
     pub bytes_appended: u64,
-    /// Groups handed to the disk, and those of them that ended with a sync.
+    /// Groups handed to the disk or written in place, and those of them that ended with a sync.
     pub commits: u64,
     pub syncs: u64,
     /// Appends refused for lack of space.

@@ -163,7 +163,7 @@ pub(crate) fn read_in(batch: &[u8], start: Position, position: Position) -> Opti
 const UNREAD_PART: usize = 16;
 /// So often has nothing to happen until nothing is kept.
 const QUIET_FITS: u32 = 5;
-/// Enough for a group in the making, one at the disk and one just evicted.
+/// Enough for a group in the making, two at the disk and one just evicted.
 const FREE_BUFFERS_MAX: usize = 4;
 /// Places in lists, counters of references, and what the allocator adds.
 const BATCH_OVERHEAD_BYTES: usize = 112;

@@ -10,12 +10,12 @@ use crate::command::{Command, CommandId, CommitGuard, Completion, Fault, Outcome
 ///
 /// A round takes what all journals have submitted. It does all writes, then gives the answers to
 /// commits without a sync, then does the syncs, then gives their answers. The commits and steps of
-/// one journal stay in their order, and a fault of one journal is no matter of another.
+/// one journal stay in their order. A fault of one journal does not affect another.
 ///
-/// Commits of a journal that follow each other share a sync: that of the earlier one is left to the
-/// later one, if this goes on in the same segment. So what came during a round is done in the next.
+/// Commits of a journal that follow each other share a sync: the earlier one uses that of the later
+/// one, if this writes to the same segment. So what came during a round is done in the next.
 ///
-/// Its length is bounded by [`RoundRules::bytes_max`].
+/// The length of a round is bounded by [`RoundRules::bytes_max`].
 #[derive(Debug)]
 pub struct Rounds {
     journals: Vec<Line>,
@@ -280,6 +280,7 @@ impl Rounds {
     }
 
     /// The step that the journal is at.
+    #[cfg(feature = "testing")]
     pub fn step_of(&self, journal: usize) -> Option<&Step> {
         let line = &self.journals[journal];
         line.step().or_else(|| line.due_sync())
@@ -473,16 +474,12 @@ const fn synced_segment(step: &Step) -> Option<u32> {
     }
 }
 
-/// Only records may be late: what a journal needs to open, to go on in the next segment or to close
-/// is not.
+/// Only records that wait for a sync may be late. Others need only a write. What a journal needs to
+/// open, to go on in the next segment or to close does not wait.
 fn may_wait(command: &Command) -> bool {
     let Command::Commit { steps, .. } = command else { return false };
-    let (last, before) = match steps.split_last() {
-        Some((Step::Sync { .. }, before)) => (None, before),
-        Some((last, before)) => (Some(last), before),
-        None => return false,
-    };
-    before.iter().chain(last).all(|step| matches!(step, Step::Write { .. }))
+    let Some((Step::Sync { .. }, before)) = steps.split_last() else { return false };
+    before.iter().all(|step| matches!(step, Step::Write { .. }))
 }
 
 #[cfg(test)]
@@ -736,18 +733,25 @@ mod tests {
     }
 
     #[test]
-    fn only_records_wait_and_not_many() {
-        for steps in [vec![sync(), manifest()], vec![sync(), write(0, 1), sync()]] {
+    fn only_records_to_be_synced_wait_and_not_many() {
+        let shared = |steps| Submission { is_shared: true, ..commit(0, 1, steps) };
+        let others = [
+            vec![sync(), manifest()],
+            vec![sync(), write(0, 1), sync()],
+            // Of level `disk`.
+            vec![write(0, 1)],
+        ];
+        for steps in others {
             let mut rounds = rounds(2);
-            rounds.submit(Submission { is_shared: true, ..commit(0, 1, vec![write(0, 1)]) }, 0);
+            rounds.submit(shared(vec![write(0, 1), sync()]), 0);
             assert_eq!(rounds.begins_at_us(), Some(2 * MS));
             rounds.submit(commit(1, 1, steps), 0);
             assert_eq!(rounds.begins_at_us(), Some(0));
         }
         let mut rounds = rounds(2);
-        rounds.submit(Submission { is_shared: true, ..commit(0, 1, vec![write(0, 50)]) }, 0);
+        rounds.submit(shared(vec![write(0, 50), sync()]), 0);
         assert_eq!(rounds.begins_at_us(), Some(2 * MS));
-        rounds.submit(commit(0, 2, vec![write(50, 50)]), 0);
+        rounds.submit(commit(0, 2, vec![write(50, 50), sync()]), 0);
         assert_eq!(rounds.begins_at_us(), Some(0), "as much as a round takes");
     }
 

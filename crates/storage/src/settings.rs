@@ -38,7 +38,7 @@ pub struct Settings {
     /// Milliseconds until a command that failed for lack of space is tried again. Default 1000.
     pub retry_ms: u32,
     /// Milliseconds that records of [`Level::Lazy`](crate::Level::Lazy) may wait for others to
-    /// share their commit with. Default 50. A process that is killed takes those that wait with it.
+    /// share their commit with. Default 50. They are lost if the process is killed.
     pub lazy_commit_ms: u32,
     /// Milliseconds after which records of level `disk` are synced too. Default 1000.
     pub sync_interval_ms: u32,

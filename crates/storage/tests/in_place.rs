@@ -52,6 +52,39 @@ fn records_of_level_disk_are_committed_at_once_and_synced_later() {
     assert_eq!(model.promised_fsync, 1);
 }
 
+/// The next commit is handed over before the one ahead of it is answered.
+#[test]
+fn records_of_level_disk_are_synced_though_the_disk_is_never_idle() {
+    let mut model = ready();
+    model.in_place_bytes_max = 0;
+    append(&mut model, 1, Level::Disk);
+    model.turn();
+    for key in 2..16 {
+        append(&mut model, key, Level::Disk);
+        model.tick(u64::from(settings().sync_interval_ms) / 4);
+        model.turn();
+        model.step();
+        assert!(!model.disk.is_idle());
+    }
+    assert!(model.promised_fsync >= 1, "{} of {}", model.promised_fsync, model.promised_disk);
+}
+
+#[test]
+fn lists_that_nobody_waits_for_are_not_written_in_place() {
+    let mut model = ready();
+    append(&mut model, 1, Level::Lazy);
+    model.turn();
+    model.tick(u64::from(settings().lazy_commit_ms));
+    model.turn();
+    assert!(!model.disk.is_idle(), "a worker must not wait for a write of theirs");
+    model.settle();
+    append(&mut model, 2, Level::Lazy);
+    append(&mut model, 3, Level::Disk);
+    model.turn();
+    assert!(model.disk.is_idle(), "they go with what somebody waits for");
+    assert_eq!(model.promised_disk, 3);
+}
+
 #[test]
 fn what_is_to_be_synced_and_what_is_large_goes_to_the_disk() {
     for (bytes, level) in [(10, Level::Fsync), (2000, Level::Disk)] {
@@ -214,7 +247,7 @@ fn promises_hold_over_crashes() {
 #[test]
 fn planted_bugs_are_seen() {
     for flaw in [JournalFlaw::SyncsLaterWrites, JournalFlaw::OvertakesThread] {
-        let caught = (0..2000).any(|seed| history(seed, Some(flaw)).is_err());
+        let caught = (0..8000).any(|seed| history(seed, Some(flaw)).is_err());
         assert!(caught, "{flaw:?}");
     }
 }

@@ -203,7 +203,7 @@ impl PostponedFacts {
         })
     }
 
-    /// What stands behind the mail of the rest only for its order need not be waited for.
+    /// Facts that were put off only to keep their order behind older mail do not stop the loop.
     fn line_up(&mut self, rest: &mut Self) {
         while self.mails_out > 0 && self.freeing.is_empty() {
             match self.pop() {

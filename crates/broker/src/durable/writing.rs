@@ -127,9 +127,10 @@ impl Store {
         Ok(())
     }
 
-    /// Writes one list of the first of these queues. Returns how many it has dealt with. A crash
-    /// that takes a lazy one repeats deliveries of QoS 1, and what other shards have seen. With a
-    /// group it is not lazy: its members forget on their own shards what they have acknowledged.
+    /// Writes one list of the first of these queues. Returns how many it has dealt with. If a
+    /// crash loses a lazy list, QoS 1 messages are delivered again, and other shards are sent again
+    /// what they had. With a group it is not lazy: its members forget on their own shards what they
+    /// have acknowledged.
     pub(super) fn write_progress_of(
         &mut self,
         sessions: &mut Sessions,

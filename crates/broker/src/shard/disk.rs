@@ -63,7 +63,7 @@ impl Shard {
         let Self { sessions, durable, groups, retained, .. } = self;
         durable.append_lists(sessions, groups, retained);
         let Some(journal) = durable.journal_mut() else { return false };
-        let Some(in_place) = journal.begin_write(bytes_max, now_ms) else { return false };
+        let Some(in_place) = journal.begin_write(bytes_max) else { return false };
         let end = write(&in_place);
         journal.end_write(in_place, end);
         end != InPlaceEnd::NotDone

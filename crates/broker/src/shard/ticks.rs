@@ -31,6 +31,7 @@ impl Shard {
             || self.cx.flow.barrier.has_question()
             || self.retained.has_pages_to_give()
             || self.durable.has_unwritten()
+            || self.durable.journal().is_some_and(Journal::has_unplanned)
     }
 
     /// Publishers that stand in a line though nothing is in their way. None do when all mail is

@@ -245,11 +245,20 @@ impl Host for MemoryHost {
     fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) -> bool {
         let mut commands = Vec::new();
         let mut has_written = false;
+        let mut bytes_left = self.in_place.as_ref().map_or(0, |(bytes_max, _)| *bytes_max);
         for place in shards.marked() {
             let shard = &mut shards[place];
             let id = shard.id();
-            let is_written = self.in_place.as_mut().is_some_and(|(bytes_max, disk)| {
-                shard.write_in_place(*bytes_max, |write| disk(id, write), now_ms)
+            let is_written = self.in_place.as_mut().is_some_and(|(_, disk)| {
+                let bytes_max = bytes_left;
+                let write = |write: &storage::InPlace| {
+                    let end = disk(id, write);
+                    let is_done = end == storage::InPlaceEnd::Done;
+                    bytes_left =
+                        bytes_left.saturating_sub(write.bytes.len()) * usize::from(is_done);
+                    end
+                };
+                shard.write_in_place(bytes_max, write, now_ms)
             });
             shard.take_disk_commands(&mut commands, now_ms);
             let of_shard = commands.drain(..).map(|command| (shard.id(), command));

@@ -1,4 +1,4 @@
-//! The local copy of one shard's journal: files that hold a prefix of what counts in its stream,
+//! The local copy of one shard's journal: files that hold a prefix of what counts in the stream,
 //! and while the node is a standby, what the records in them say.
 
 use std::path::PathBuf;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::{Shard, ShardId};
-use driver::Shards;
+use driver::{Places, Shards};
 use storage::{
     Command, CommandId, Completion, Fault, InPlace, InPlaceEnd, Journal, Outcome, Position, Stats,
     Status,
@@ -22,8 +22,9 @@ use data::{Done, JournalDisk, JournalFiles, Owner};
 /// How often figures are shown to others.
 const FIGURES_INTERVAL_MS: u64 = 500;
 
-/// What a worker writes itself in a turn, of all its journals. Policy: the disk's thread writes the
-/// rest.
+/// What a worker writes itself in a round of a turn, of all its journals. Policy: the disk's thread
+/// writes the rest, and all after a write that was slow: the next one would be as well. The first
+/// journal is another one after each write.
 const IN_PLACE_BYTES_MAX: usize = 64 << 10;
 
 /// The least time between two lines about the space of a journal.
@@ -44,12 +45,14 @@ pub(super) struct Journals {
     phases: Sender<Phase>,
     is_open: bool,
     is_quiet: bool,
+    /// The journal that may write first.
+    first: usize,
 }
 
 /// What a journal is on.
 pub(super) enum JournalBackend {
     Files(JournalFiles),
-    /// Streams of a cluster.
+    /// The stream of a cluster.
     Member(Member),
 }
 
@@ -128,6 +131,12 @@ fn write_in_place(disk: &JournalDisk, write: &InPlace, board: &JournalBoard) -> 
     end
 }
 
+/// In their order, but from this one on.
+fn from(first: usize, places: Places) -> impl Iterator<Item = usize> {
+    let behind = places.filter(move |place| *place >= first);
+    behind.chain(places.filter(move |place| *place < first))
+}
+
 /// Puts what the disks have done into the mailbox of the worker, all of it at once.
 fn deliver(
     mailbox: &Arc<Mailbox>,
@@ -170,7 +179,7 @@ pub enum JournalState {
 
 impl Journals {
     /// Starts the disks of all workers. `None`: the worker has no journals. All journals are in
-    /// files, or all in streams. `commit_delay`: how long a commit that is not alone waits for
+    /// files, or all in the stream. `commit_delay`: how long a commit that is not alone waits for
     /// others.
     pub(super) fn start_all(
         of_workers: Vec<Vec<(ShardId, JournalBackend)>>,
@@ -185,10 +194,10 @@ impl Journals {
             let mut files_of = Vec::new();
             let mut attached = Vec::new();
             for (shard, place) in journals {
-                let done = deliver(mailbox, board);
                 match place {
                     JournalBackend::Files(files) => files_of.push((shard, files)),
                     JournalBackend::Member(member) => {
+                        let done = deliver(mailbox, board);
                         attached.push(Disk::attach(member, shard, done, mailbox.clone()));
                     }
                 }
@@ -227,6 +236,7 @@ impl Journals {
             phases: phases.clone(),
             is_open: false,
             is_quiet: false,
+            first: 0,
         }
     }
 
@@ -244,19 +254,25 @@ impl Journals {
         }
         let mut bytes_left = IN_PLACE_BYTES_MAX;
         let mut has_written = false;
-        for place in shards.marked() {
+        for place in from(self.first, shards.marked()) {
             let shard = &mut shards[place];
             let is_written = match &self.disks[place] {
                 Disk::Files(disk) => {
                     let bytes_max = bytes_left;
                     let write = |write: &InPlace| {
-                        bytes_left = bytes_left.saturating_sub(write.bytes.len());
-                        write_in_place(disk, write, &self.board)
+                        let end = write_in_place(disk, write, &self.board);
+                        let is_done = end == InPlaceEnd::Done;
+                        let rest = bytes_left.saturating_sub(write.bytes.len());
+                        bytes_left = if is_done { rest } else { 0 };
+                        end
                     };
                     shard.write_in_place(bytes_max, write, now_ms)
                 }
                 Disk::Member(..) => false,
             };
+            if is_written {
+                self.first = place + 1;
+            }
             shard.take_disk_commands(&mut self.commands, now_ms);
             for command in self.commands.drain(..) {
                 if let Err(completion) = self.disks[place].submit(command, shard.journal()) {

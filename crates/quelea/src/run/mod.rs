@@ -1,8 +1,9 @@
 //! The running broker: where all parts are made and joined, in the order of their making.
 //!
-//! Threads: workers (connections and shards), two for the disk of each journal, acceptors (new
-//! connections), the HTTP server, two that send to a collector, one that answers backups, and the
-//! one that called [`serve`], which waits for signals and does what is due each second.
+//! Threads: workers (connections and shards), one that commits for all journals, one for the files
+//! of each journal, more while syncs are slow, acceptors (new connections), the HTTP server, two
+//! that send to a collector, one that answers backups, and the one that called [`serve`], which
+//! waits for signals and does what is due each second.
 
 mod acceptor;
 mod ask;

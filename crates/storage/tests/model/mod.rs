@@ -166,7 +166,7 @@ impl Model {
     /// One turn of the owner: reclaiming, a write in place, then the commands to the disk.
     pub(crate) fn turn(&mut self) {
         self.copy_forward();
-        if let Some(write) = self.journal.begin_write(self.in_place_bytes_max, self.now_ms) {
+        if let Some(write) = self.journal.begin_write(self.in_place_bytes_max) {
             let end = match self.in_place_end {
                 InPlaceEnd::NotDone => self.disk.tear_in_place(&write),
                 end => match self.disk.write_in_place(&write) {
