@@ -18,9 +18,8 @@ pub const FORMAT: u32 = 2;
 const OLD_FORMAT: u32 = 1;
 
 /// What to do with a cluster of the old format.
-pub const CARRY_OVER: &str = "stop its nodes, write its data into a directory with `quelea cluster \
-export`, create a cluster with another `cluster.name`, and import the directory into that with \
-`quelea cluster import`";
+pub(crate) const CARRY_OVER: &str = "stop its nodes, then use `quelea cluster export` and `quelea \
+cluster import` as in \"Carry over a cluster of format 1\" of docs/use/cluster.md";
 
 /// Starts of other nodes that are remembered; then the same is found again.
 const COMPARED_MAX: usize = 256;

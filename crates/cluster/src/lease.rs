@@ -82,7 +82,7 @@ pub struct Lease {
     held: Option<HeldLease>,
     /// This node wants to be active.
     wants: bool,
-    /// No node may have an epoch below this: of the streams.
+    /// No node may have an epoch below this: of the stream.
     epoch_min: u64,
     releasing: Option<Option<String>>,
     /// Writes that were begun, so that each is recognised when it is seen late.

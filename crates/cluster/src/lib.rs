@@ -37,14 +37,13 @@ pub use effect::{
     ANSWER_MS_MAX, Answer, Body, Effect, LeaseAnswer, LeaseRequest, Request, RequestId, Role,
     Sequence, ShardId,
 };
-pub use entry::{CARRY_OVER, FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
+pub use entry::{FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
 pub use files::{FileFault, FileStep, FileTask, file_value, read_file};
 pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
 pub use log::ShardLog;
 pub use node::{Node, Settings, StreamStatus};
 pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};
-pub use spacing::APPEND_INTERVAL_MS;
 pub use wire::{
     CELL, ClusterId, Content, Header, Message, Origin, Piece, Portion, VERSION, WireError, decode,
 };
-pub use writer::{APPENDS_MAX, MESSAGE_BYTES_MAX, SPAN_FACTOR, span_bytes_min};
+pub use writer::{MESSAGE_BYTES_MAX, span_bytes_min};

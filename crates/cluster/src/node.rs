@@ -49,9 +49,10 @@ pub struct Settings {
     pub message_bytes_max: usize,
     /// So much of the stream a shard may keep that writes little, however little is live.
     pub span_bytes_min: u64,
+    /// Limit of the stream.
+    pub stream_bytes_max: u64,
     /// The least time between the beginnings of two messages that are less than half full, unless
-    /// what they carry is alone. [`APPEND_INTERVAL_MS`](crate::APPEND_INTERVAL_MS), or 0: they
-    /// follow each other at once.
+    /// what they carry is alone: `cluster.append_interval_ms`. 0: they follow each other at once.
     pub append_interval_ms: u64,
 }
 
@@ -98,7 +99,7 @@ struct Claim {
     is_seen: bool,
 }
 
-/// How the stream stands for a shard, for those who look.
+/// Status of the stream for one shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamStatus {
     /// Of the last message that this node has read or written for the shard.
@@ -375,8 +376,19 @@ impl Node {
         }
         let (origin, sequencer) = (self.settings.origin(epoch), &self.stream.sequencer);
         let (last, logs) = (sequencer.last(), sequencer.logs().cloned());
-        let Settings { message_bytes_max, span_bytes_min, append_interval_ms, .. } = self.settings;
-        let limits = WriterLimits { message_bytes_max, span_bytes_min, append_interval_ms };
+        let Settings {
+            message_bytes_max,
+            span_bytes_min,
+            stream_bytes_max,
+            append_interval_ms,
+            ..
+        } = self.settings;
+        let limits = WriterLimits {
+            message_bytes_max,
+            span_bytes_min,
+            stream_bytes_max,
+            append_interval_ms,
+        };
         self.stream.writer = Some(Writer::new(origin, last, logs, limits));
         self.effects.push(Effect::Unfollow);
         self.set_role(Role::Active { epoch });

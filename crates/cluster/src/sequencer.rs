@@ -56,7 +56,10 @@ pub enum Unreadable {
     Cluster(Sequence),
     #[error("message {0} is of cell {1}, and this program knows cell {CELL} only: use a newer one")]
     Cell(Sequence, u16),
-    #[error("message {0} has a write of shard {1}, and the cluster has {2} shards")]
+    #[error(
+        "message {0} has a write of shard {1}, and the cluster has {2} shards: two clusters share a \
+         stream; check `cluster.name`"
+    )]
     Shard(Sequence, ShardId, usize),
     #[error("message {0} follows message {1}: messages between them are missing")]
     Gap(Sequence, Sequence),

@@ -1,11 +1,11 @@
 //! When a message to the stream may begin that carries little.
 
 /// The least time between the beginnings of two such messages. An append costs the engine the same
-/// whatever it carries, so who has company waits for it.
+/// whatever it carries, so a commit waits for others.
 ///
 /// A commit that is alone does not wait: none came while the last message was under way, and none
-/// waits beside it. Nor is it of use to wait for publishers who all wait themselves: when nothing
-/// has come for [`PAUSE_MS`], the message begins.
+/// waits beside it. The publishers may all be waiting for their answers: when nothing has come for
+/// [`PAUSE_MS`], the message begins.
 #[derive(Debug)]
 pub(crate) struct Spacing {
     interval_ms: u64,
@@ -13,12 +13,9 @@ pub(crate) struct Spacing {
     began_ms: u64,
     /// When the last commit came.
     came_ms: u64,
-    /// Since the last message began, two commits have waited at the same time.
+    /// Since the last message began, a commit came while another one waited or was under way.
     is_shared: bool,
 }
-
-/// Between two messages, by default. Decision 124 has the measurement.
-pub const APPEND_INTERVAL_MS: u64 = 5;
 
 /// A time in which nothing comes is between this and a millisecond less.
 const PAUSE_MS: u64 = 2;
@@ -29,9 +26,9 @@ impl Spacing {
     }
 
     /// A commit came, while others wait or not.
-    pub(crate) const fn note_commit(&mut self, has_company: bool, now_ms: u64) {
+    pub(crate) const fn note_commit(&mut self, is_shared: bool, now_ms: u64) {
         self.came_ms = now_ms;
-        self.is_shared |= has_company;
+        self.is_shared |= is_shared;
     }
 
     /// A message begins, whatever it carries.
@@ -62,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_company_waits_until_the_last_message_began_so_long_ago() {
+    fn commits_that_are_not_alone_wait_until_the_last_message_began_so_long_ago() {
         let mut spacing = Spacing::new(5);
         spacing.note_begin(10);
         spacing.note_commit(true, 11);
@@ -73,7 +70,7 @@ mod tests {
         assert_eq!(spacing.waits_until_ms(15), None);
         spacing.note_begin(15);
         spacing.note_commit(false, 16);
-        assert_eq!(spacing.waits_until_ms(16), None, "the company has gone");
+        assert_eq!(spacing.waits_until_ms(16), None, "nothing else waits any more");
     }
 
     #[test]

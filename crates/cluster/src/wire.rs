@@ -21,6 +21,9 @@ use crate::entry::CARRY_OVER;
 /// Names one cluster for ever. Random, made by `cluster init`.
 pub type ClusterId = [u8; 16];
 
+/// Shards of a cluster. Policy: a message that names another one is refused.
+const SHARDS_MAX: ShardId = 64;
+
 /// Who wrote a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Origin {
@@ -104,7 +107,7 @@ impl Portion {
     }
 }
 
-/// Where a piece stands in its message.
+/// Location of a piece in its message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
     shard: ShardId,
@@ -240,7 +243,8 @@ fn extents(content: &[u8], count: u16, form: &Form) -> Result<Vec<Extent>, WireE
         let (tag, segment, offset, len) = (head[0], number(0), number(4), number(8));
         let (_, behind) = behind.split_at_checked(len as usize).ok_or(WireError::Content)?;
         offset.checked_add(len).ok_or(WireError::Content)?;
-        if !(tag == TAG_WRITE || tag == TAG_MANIFEST && segment == 0) {
+        let is_sound = tag == TAG_WRITE || tag == TAG_MANIFEST && segment == 0;
+        if !is_sound || shard >= SHARDS_MAX || found.len() == usize::from(count) {
             return Err(WireError::Content);
         }
         let at = form.header_bytes + content.len() - rest.len() + head_bytes;
@@ -475,6 +479,21 @@ mod tests {
         assert!(matches!(parse_old(&newer, 6), Err(WireError::Version(VERSION))));
     }
 
+    #[test]
+    fn a_message_that_names_too_many_shards_or_pieces_is_refused() {
+        let piece = |shard: ShardId| {
+            let mut piece = vec![TAG_WRITE];
+            piece.extend_from_slice(&shard.to_le_bytes());
+            piece.extend_from_slice(&[0; PIECE_BYTES - 1 - SHARD_BYTES]);
+            piece
+        };
+        for (shard, count, is_sound) in [(0, 2, true), (0, 1, false), (SHARDS_MAX, 2, false)] {
+            let mut body = begin(&header(), KIND_PIECES);
+            body.extend([piece(0), piece(shard)].concat());
+            assert_eq!(decode(&end(body, count)).is_ok(), is_sound, "{shard}, {count}");
+        }
+    }
+
     proptest! {
         /// Whatever stands in the content, with a right checksum.
         #[test]
@@ -484,7 +503,17 @@ mod tests {
             let body = Body::from(end(body, count));
             assert_eq!(decode(&body).is_ok(), Portion::all_of(&body).is_ok());
             let _ = decode(&content);
-            let _ = parse_old(&content, 0);
+            // As version 1 wrote it.
+            let mut old = old_message();
+            old.truncate(OLD_HEADER_BYTES);
+            old[3] = kind;
+            old[4..6].copy_from_slice(&count.to_le_bytes());
+            old.extend_from_slice(&content);
+            let crc = checksum(&old);
+            old.extend_from_slice(&crc.to_le_bytes());
+            if let Ok((_, Parsed::Pieces(extents))) = parse_old(&Body::from(old), 0) {
+                assert_eq!(extents.len(), usize::from(count));
+            }
         }
     }
 }

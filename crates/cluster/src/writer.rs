@@ -49,13 +49,13 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Appends under way. An append costs the engine the same whatever it carries, so those beside the
 /// first one have to carry much.
-pub const APPENDS_MAX: usize = 2;
+const APPENDS_MAX: usize = 2;
 
 /// How much of the stream a shard may keep that writes little: so many times the live bytes of all
 /// shards. [`span_bytes_min`] is the least.
-pub const SPAN_FACTOR: u64 = 4;
+const SPAN_FACTOR: u64 = 4;
 
-/// The least that a shard of a cluster may keep of the stream: what the journals are given anyhow.
+/// The least that a shard of a cluster may keep of the stream: the smallest size of the logs.
 pub fn span_bytes_min(shards: ShardId, segment_bytes: u32) -> u64 {
     SPAN_FACTOR * u64::from(shards) * u64::from(segment_bytes)
 }
@@ -91,7 +91,7 @@ pub(crate) struct Writer {
     spacing: Spacing,
     /// When there is something to send, because a message is to carry more.
     begins_at_ms: Option<u64>,
-    /// What they are may have changed since they were looked at.
+    /// Spans or live bytes have changed since the last check.
     looks_at_spans: bool,
 }
 
@@ -100,6 +100,7 @@ pub(crate) struct Writer {
 pub(crate) struct WriterLimits {
     pub(crate) message_bytes_max: usize,
     pub(crate) span_bytes_min: u64,
+    pub(crate) stream_bytes_max: u64,
     pub(crate) append_interval_ms: u64,
 }
 
@@ -285,9 +286,9 @@ impl Writer {
         }
         self.retry_at_ms = None;
         if self.state == State::Draining && self.is_drained() {
-            self.settle(out);
+            self.settle(now_ms, out);
         }
-        if self.state == State::Sending {
+        if self.state == State::Sending && self.retry_at_ms.is_none() {
             self.send(now_ms, wall_ms, out);
         }
         self.complete(out);
@@ -444,10 +445,14 @@ impl Writer {
     }
 
     /// All that was sent is answered, and something is not stored.
-    fn settle(&mut self, out: &mut Vec<Wish>) {
+    fn settle(&mut self, now_ms: u64, out: &mut Vec<Wish>) {
         match self.messages.front().and_then(|front| front.refusal.clone()) {
-            Some(fault) if self.is_gone() && self.refuse(&fault, out) => {
+            Some(fault) if self.is_gone() => {
                 self.state = State::Sending;
+                if !self.refuse(&fault, out) {
+                    self.unavailable = Some(fault.detail);
+                    self.retry_at_ms = Some(now_ms + RETRY_MS);
+                }
             }
             Some(fault) => {
                 self.unavailable = Some(fault.detail);
@@ -464,7 +469,8 @@ impl Writer {
     }
 
     /// Refuses what the front message holds of each shard, and packs all else again. A step that
-    /// was begun in an earlier message has to be ended. False: the message holds nothing else.
+    /// was begun in an earlier message has to be ended. False: the message holds nothing else. Then
+    /// the rest of the step shares the next message with other shards, so that they are refused.
     fn refuse(&mut self, fault: &Fault, out: &mut Vec<Wish>) -> bool {
         self.complete(out);
         let Some(front) = self.messages.front() else { return false };
@@ -473,17 +479,14 @@ impl Writer {
             (is_there && !shard.commits.is_cut()).then_some(place)
         };
         let meant: Vec<usize> = self.shards.iter().enumerate().filter_map(is_meant).collect();
-        if meant.is_empty() {
-            return false;
-        }
         self.next_number = front.number;
         self.messages.clear();
         self.shards.iter_mut().for_each(|shard| shard.commits.unpack());
-        for place in meant {
-            let refusals = self.shards[place].commits.refuse(fault);
-            out.extend(refusals.into_iter().map(|it| Wish::Done(place as ShardId, it)));
+        for place in &meant {
+            let refusals = self.shards[*place].commits.refuse(fault);
+            out.extend(refusals.into_iter().map(|it| Wish::Done(*place as ShardId, it)));
         }
-        true
+        !meant.is_empty()
     }
 
     /// Takes those at the front that are stored.
@@ -510,11 +513,13 @@ impl Writer {
         self.looks_at_spans = true;
     }
 
-    /// How much of the stream a shard may keep. `None`: until all journals have written something
+    /// How much of the stream a shard may keep: at most half of its limit, or the stream would be
+    /// full before the shard is asked to renew. `None`: until all journals have written something
     /// it is not known.
     pub(crate) fn span_bytes_max(&self) -> Option<u64> {
         let live: Option<u64> = self.shards.iter().map(|shard| shard.live_bytes).sum();
-        live.map(|live| (SPAN_FACTOR * live).max(self.limits.span_bytes_min))
+        let most = self.limits.stream_bytes_max / 2;
+        live.map(|live| (SPAN_FACTOR * live).max(self.limits.span_bytes_min).min(most))
     }
 
     /// No shard keeps much more of the stream than the live bytes of all are worth. Once for each
@@ -568,8 +573,8 @@ impl Writer {
             }
             _ => return self.look_later(now_ms),
         };
-        let found = match wire::decode(body) {
-            Ok(found) => found.header,
+        let found = match wire::parse(body) {
+            Ok((header, _)) => header,
             Err(error) => return self.end(format!("message {}: {error}", self.last + 1), out),
         };
         let own = self.messages.front().filter(|message| message.number == found.number);

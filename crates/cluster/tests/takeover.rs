@@ -101,6 +101,7 @@ impl Member {
             timing: Timing::default(),
             message_bytes_max: MESSAGE_BYTES_MAX,
             span_bytes_min: 1 << 20,
+            stream_bytes_max: u64::MAX,
             append_interval_ms: 0,
         };
         Self {

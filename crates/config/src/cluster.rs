@@ -43,11 +43,12 @@ settings! {
         /// Server Reference. `false`: it refuses them with 0x88 and a reason.
         redirect: bool = ValueKind::Flag, "false";
         /// Size limit of the stream of all shards, set by `quelea cluster init`. At the limit the
-        /// logs count as full. Allow 2.5 times `durability.log_bytes_max`.
+        /// logs count as full. Allow 2.5 times `durability.log_bytes_max`, at least eight log files
+        /// (`segment_bytes`) per shard.
         stream_bytes_max: u64 = bytes_or("unlimited", i64::MAX as u64), "unlimited";
-        /// Milliseconds between the beginnings of two messages to the stream that are less than
-        /// half full. An append costs NATS the same whatever it carries. A publisher that is alone
-        /// does not wait, and a message waits until nothing has come for 2 ms. 0: none waits.
+        /// A message to the stream that is less than half full begins at least this many
+        /// milliseconds after the one before. The wait ends early when nothing has arrived for
+        /// 2 ms. A single publisher does not wait. 0: no wait.
         append_interval_ms: u32 = count(0, 1_000), "5";
     }
 }

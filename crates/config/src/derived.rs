@@ -44,8 +44,8 @@ impl Deriving {
         resolve("server.acceptor_threads", &mut server.acceptor_threads, cores / 4, &cores_rule);
     }
 
-    /// More than workers are of use later: a data directory that has moved to a larger machine
-    /// keeps their number. What is in memory only is no matter of a later start.
+    /// A data directory keeps its number of shards when it moves to a larger machine, so there may
+    /// be more of them than workers. Without logs the next start chooses the number again.
     pub(super) fn shards(&mut self, server: &mut Server, has_journal: bool, machine: &Machine) {
         if server.shards != 0 {
             return;

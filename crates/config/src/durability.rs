@@ -56,8 +56,8 @@ impl DurabilityConfig {
     }
 
     /// What has to be the same on all nodes of a cluster. The size of the log is not: unless it is
-    /// configured, it follows from the disk of each machine. The delay of commits may change from
-    /// node to node, in a rolling restart for one.
+    /// configured, it follows from the disk of each machine. The delay of commits has no effect in
+    /// a cluster.
     #[must_use]
     pub fn of_cluster(&self) -> Self {
         Self { log_bytes_max: AUTO, commit_delay_ms: 0, ..self.clone() }

@@ -221,8 +221,8 @@ settings! {
     "server" => Server {
         /// Threads that serve connections (workers). `auto`: one per core.
         workers: u16 = count_or("auto", 64), "auto";
-        /// Parts (shards) into which sessions and topics are divided; each has its own log. Fixed
-        /// when the data directory is made. `auto`: one per core, at least 4; no logs: `workers`.
+        /// Parts (shards) of sessions and topics, each with its own log. Fixed when the data
+        /// directory is made. `auto`: one per core, at least 4; `workers` if nothing is stored.
         shards: u16 = count_or("auto", 64), "auto";
         /// Threads that accept connections, do handshakes and authenticate. `auto`: a quarter of
         /// the cores, at least one.

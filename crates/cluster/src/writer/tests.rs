@@ -37,8 +37,12 @@ impl Bench {
     }
 
     fn spaced(shards: usize, message_bytes_max: usize, append_interval_ms: u64) -> Self {
-        let span_bytes_min = SPAN_BYTES_MIN;
-        let limits = WriterLimits { message_bytes_max, span_bytes_min, append_interval_ms };
+        let limits = WriterLimits {
+            message_bytes_max,
+            span_bytes_min: SPAN_BYTES_MIN,
+            stream_bytes_max: u64::MAX,
+            append_interval_ms,
+        };
         let logs = vec![ShardLog::default(); shards];
         Self {
             writer: Writer::new(ORIGIN, 1, logs, limits),
@@ -312,15 +316,23 @@ fn a_refused_append_refuses_no_shard_that_goes_on_with_a_step_in_it() {
     assert_eq!(bench.under_way().concat().len(), 1, "the rest of the step");
     bench.answer(no_space());
     assert_eq!(bench.done, [], "the front message holds nothing else");
-    bench.answer(Answer::Message(None));
-    bench.answer(Answer::Ends { first: 1, last: 2 });
+    bench.now_ms += RETRY_MS;
+    bench.work();
+    bench.answer(no_space());
+    let refused = [(1, Some(FaultKind::NoSpace)), (2, Some(FaultKind::Skipped))];
+    assert_eq!((&bench.done[..], &bench.done_of[..]), (&refused[..], &[1, 1][..]));
+    assert!(bench.writer.cursor(0).is_none(), "the stream is still full");
+    bench.commit_of(1, 3, (1, 0), 100, true);
+    bench.answer(no_space());
+    bench.now_ms += RETRY_MS;
+    bench.work();
+    bench.answer(no_space());
+    assert_eq!(bench.done[2..], [(3, Some(FaultKind::NoSpace))]);
     bench.now_ms += RETRY_MS;
     bench.work();
     bench.store();
-    assert_eq!((&bench.done[..], &bench.done_of[..]), (&[(1, None)][..], &[0][..]));
+    assert_eq!((bench.done[3], bench.done_of[3]), ((1, None), 0));
     assert!(bench.writer.cursor(0).is_some());
-    bench.answer(no_space());
-    assert_eq!(bench.done[1..], [(1, Some(FaultKind::NoSpace)), (2, Some(FaultKind::Skipped))]);
 }
 
 #[test]

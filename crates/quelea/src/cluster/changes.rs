@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 
-use super::talk::{NodeStatus, ShardStatus, Status};
+use super::talk::{NodeStatus, Status};
 use crate::life_cycle::{Happened, table};
 
 /// How often a standby that reads old messages says how far it is.
@@ -55,9 +55,8 @@ pub(crate) enum Change {
     JournalsAvailable {
         secs: f64,
     },
-    /// A standby cannot read the stream of a shard.
+    /// A standby cannot read the stream.
     Unreadable {
-        shard: u16,
         reason: String,
     },
     NodeAppeared {
@@ -113,9 +112,8 @@ impl Change {
             Self::JournalsAvailable { secs } => {
                 (&table::LOG_AVAILABLE, json!({ "node": node, "unavailable_secs": secs }))
             }
-            Self::Unreadable { shard, reason } => {
-                let data = json!({ "node": node, "shard": shard, "detail": reason });
-                (&table::CLUSTER_LOG_UNREADABLE, data)
+            Self::Unreadable { reason } => {
+                (&table::CLUSTER_LOG_UNREADABLE, json!({ "node": node, "detail": reason }))
             }
             Self::NodeAppeared { name, version, address } => {
                 let data =
@@ -138,7 +136,7 @@ pub(super) struct Watcher {
     unavailable: Option<Unavailable>,
     quorum_told_at_ms: Option<u64>,
     /// Shards that cannot be read, and why.
-    unreadable: BTreeMap<u16, String>,
+    unreadable: Option<String>,
     /// Other nodes that were heard lately: name to instance.
     heard: BTreeMap<String, u64>,
 }
@@ -165,7 +163,7 @@ impl Watcher {
             reading: None,
             unavailable: None,
             quorum_told_at_ms: None,
-            unreadable: BTreeMap::new(),
+            unreadable: None,
             heard: BTreeMap::new(),
         }
     }
@@ -265,14 +263,12 @@ impl Watcher {
     }
 
     fn look_at_faults(&mut self, own: &NodeStatus, changes: &mut Vec<Change>) {
-        for (shard, ShardStatus { fault, is_unavailable, .. }) in (0..).zip(&own.shards) {
-            // The stream of all shards is reported once.
-            let is_known = own.shards[..usize::from(shard)].iter().any(|it| it.fault == *fault);
-            if fault.is_empty() || *is_unavailable || is_known {
-                self.unreadable.remove(&shard);
-            } else if self.unreadable.insert(shard, fault.clone()).as_ref() != Some(fault) {
-                changes.push(Change::Unreadable { shard, reason: fault.clone() });
-            }
+        // All shards are in one stream.
+        let mut faults = own.shards.iter().filter(|it| !it.fault.is_empty() && !it.is_unavailable);
+        let found = faults.next().map(|shard| shard.fault.clone());
+        if found != self.unreadable {
+            self.unreadable.clone_from(&found);
+            changes.extend(found.map(|reason| Change::Unreadable { reason }));
         }
     }
 
@@ -337,6 +333,7 @@ impl Notifier {
 
 #[cfg(test)]
 mod tests {
+    use super::super::talk::ShardStatus;
     use super::*;
 
     fn status(role: &str, shards: &[(u64, bool)]) -> Status {
@@ -406,7 +403,7 @@ mod tests {
         };
         let reason = "message 7: its version is 3";
         say(&mut seen, reason);
-        let unreadable = Change::Unreadable { shard: 0, reason: reason.into() };
+        let unreadable = Change::Unreadable { reason: reason.into() };
         assert_eq!(watcher.look(&seen, 1_000), std::slice::from_ref(&unreadable));
         assert_eq!(watcher.look(&seen, 2_000), []);
         say(&mut seen, "");
@@ -471,7 +468,7 @@ mod tests {
             Change::NodeAppeared { name: text(), version: text(), address: text() },
             Change::NodeSilent { name: text() },
             Change::Reading { messages: 0, bytes: 0, left: 0, secs: 0.0 },
-            Change::Unreadable { shard: 0, reason: text() },
+            Change::Unreadable { reason: text() },
         ];
         for change in changes {
             let happened = change.happened("a");

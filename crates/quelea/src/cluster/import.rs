@@ -235,6 +235,7 @@ impl Importer {
             timing: cluster::Timing::default(),
             message_bytes_max: cluster::MESSAGE_BYTES_MAX,
             span_bytes_min: cluster::span_bytes_min(facts.shards, facts.segment_bytes),
+            stream_bytes_max: u64::MAX,
             append_interval_ms: 0,
         };
         let cursors = vec![Cursor::default(); usize::from(facts.shards)];

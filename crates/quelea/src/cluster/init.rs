@@ -54,6 +54,13 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
     });
     ensure_stream(engine, &names.bucket_stream(), &bucket, &mut made).await?;
     let record = record(engine, plan, &mut made).await?;
+    let least = 2 * cluster::span_bytes_min(record.shards, record.segment_bytes);
+    ensure!(
+        plan.stream_bytes_max.is_none_or(|most| most >= least),
+        "cluster.stream_bytes_max: must be at least {least} bytes, eight log files for each of {} \
+         shards, or unlimited",
+        record.shards
+    );
     ensure!(
         record.shards == plan.shards || !plan.shards_are_fixed,
         "server.shards: must be {0}, the fixed number of this cluster, got {1}",

@@ -26,7 +26,7 @@ use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenJournal};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::figures::{ClusterFigures, Counts};
 use super::files::{Files, NotTaken, PutFile};
-use super::placement::{PLACE_DELAY, PLACE_INTERVAL, move_one_leader};
+use super::placement::place_leaders;
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
 use data::DataDir;
 
@@ -36,7 +36,7 @@ const MARK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a node publishes its status.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Messages of streams that wait for this thread; the engine is read no faster.
+/// Messages of the stream that wait for this thread; the engine is read no faster.
 const FOLLOWED_MAX: usize = 256;
 
 /// What others ask of the member's thread.
@@ -44,7 +44,7 @@ pub(crate) enum Order {
     /// A command of a shard's journal, and how many of its bytes are live. Each journal bounds how
     /// many are under way.
     Submit(ShardId, Command, u64),
-    /// From now on what the shard's journal has to hear goes there.
+    /// From now on the inputs of the shard's journal go there.
     Attach(ShardId, Hear),
     /// The journals are closed: give the role back, to this node if one is named.
     Release(Option<String>),
@@ -57,7 +57,7 @@ pub(crate) enum Order {
     Serving,
 }
 
-/// What a journal has to hear.
+/// An input of a journal from the cluster.
 pub(crate) enum JournalInput {
     Done(Completion),
     /// It is to do without its segments up to this one.
@@ -351,7 +351,7 @@ impl Loop {
                 status_at = Instant::now() + STATUS_INTERVAL;
                 self.publish_status().await;
             }
-            self.place_leaders(&mut place_at);
+            place_leaders(self.member.acting.is_held(), &self.engine, &mut place_at);
             let due = self.node.next_deadline().map_or(u64::MAX, |at| at.saturating_sub(boot_ms()));
             // The end of the lease is reported at once.
             let acting_ms = self.member.acting.remaining_ms();
@@ -370,7 +370,12 @@ impl Loop {
             // What else is there shares the effects, and the commits a message.
             for _ in 0..EVENTS_PER_TURN {
                 if let Ok(order) = self.orders.try_recv() {
+                    // Another order may take so long that the lease has to be looked at behind it.
+                    let is_last = !matches!(order, Order::Submit(..));
                     self.on_order(order).await;
+                    if is_last {
+                        break;
+                    }
                 } else if let Ok(heard) = self.heard.try_recv() {
                     self.on_heard(heard);
                 } else if let Ok(followed) = self.followed.try_recv() {
@@ -379,18 +384,6 @@ impl Loop {
                     break;
                 }
             }
-        }
-    }
-
-    fn place_leaders(&self, place_at: &mut Option<Instant>) {
-        if !self.member.acting.is_held() {
-            *place_at = None;
-            return;
-        }
-        let now = Instant::now();
-        if *place_at.get_or_insert(now + PLACE_DELAY) <= now {
-            *place_at = Some(now + PLACE_INTERVAL);
-            tokio::spawn(move_one_leader(self.engine.clone()));
         }
     }
 
@@ -428,6 +421,8 @@ impl Loop {
     }
 
     async fn pin(&mut self) -> io::Result<Vec<PinnedCopy>> {
+        // No cursor may be ahead of its files.
+        self.apply_effects();
         let mut pinned = Vec::new();
         for (shard, copy) in self.copies.iter_mut().enumerate() {
             pinned.push(copy.pin(self.node.cursor(shard as ShardId))?);

@@ -170,6 +170,7 @@ impl Clustered {
                 timing: cluster::Timing::default(),
                 message_bytes_max: cluster::MESSAGE_BYTES_MAX,
                 span_bytes_min: cluster::span_bytes_min(shards, facts.segment_bytes),
+                stream_bytes_max: cluster.stream_bytes_max.unwrap_or(u64::MAX),
                 append_interval_ms: cluster.append_interval_ms.into(),
             },
             context: copy::CopyContext { cluster: facts.id, shards, settings: settings.clone() },

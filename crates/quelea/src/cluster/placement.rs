@@ -4,18 +4,32 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::engine::{Engine, EngineError};
 
 /// How often the active node looks. One stream is moved at a time: appends to it wait meanwhile.
-pub(super) const PLACE_INTERVAL: Duration = Duration::from_secs(30);
+const PLACE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long after a takeover it looks first.
-pub(super) const PLACE_DELAY: Duration = Duration::from_secs(10);
+const PLACE_DELAY: Duration = Duration::from_secs(10);
+
+/// Looks when it is time, on an active node. `place_at`: when that is next.
+pub(super) fn place_leaders(is_active: bool, engine: &Engine, place_at: &mut Option<Instant>) {
+    if !is_active {
+        *place_at = None;
+        return;
+    }
+    let now = Instant::now();
+    if *place_at.get_or_insert(now + PLACE_DELAY) <= now {
+        *place_at = Some(now + PLACE_INTERVAL);
+        tokio::spawn(move_one_leader(engine.clone()));
+    }
+}
 
 /// Moves the first stream that the server led which this node is connected to. Another stream, or
 /// another try, is left to the next call.
-pub(super) async fn move_one_leader(engine: Engine) {
+async fn move_one_leader(engine: Engine) {
     let own = engine.client().server_info().server_name;
     let names = engine.names();
     // The lease first: a takeover begins with it.

@@ -1,5 +1,5 @@
 //! The data directory of a broker without a cluster, as the writes of its journals: what
-//! `quelea cluster import` appends to the streams.
+//! `quelea cluster import` appends to the stream.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -287,8 +287,8 @@ kinds! {
     .logged(Level::INFO, "the replicated log has a quorum again");
     CLUSTER_LOG_UNREADABLE = EventKind::new(
         "cluster.log_unreadable",
-        "node, shard, detail",
-        "A standby cannot follow the log of a shard, and cannot take over.",
+        "node, detail",
+        "A standby cannot read the replicated logs, and cannot take over.",
     )
     .logged(
         Level::ERROR,

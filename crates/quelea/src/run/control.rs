@@ -152,7 +152,7 @@ fn serve(stream: &UnixStream, owner: &Owner) -> io::Result<()> {
     let seconds = began.elapsed().as_secs_f64();
     match last?.as_deref() {
         Some(DONE) if !stayed => {
-            Err(io::Error::other("the local copy was rebuilt from its stream during the backup"))
+            Err(io::Error::other("the local copy was rebuilt from the stream during the backup"))
         }
         Some(DONE) => {
             tracing::info!(seconds, "backup done");

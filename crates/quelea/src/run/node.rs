@@ -229,7 +229,7 @@ impl Active {
         let member = &clustered.member;
         if !member.acting.is_held() {
             // Workers wait for the lease, and nothing may leave. What was promised is in the
-            // streams.
+            // stream.
             tracing::warn!("stopped without the lease: connections closed without DISCONNECT");
             cluster::end(member);
         }
@@ -246,7 +246,7 @@ impl Active {
 }
 
 /// The lease may run out while the workers stop, and then they wait for it. What was promised is in
-/// the streams, so the process may end at any time: at the end of the grace, and of the time that
+/// the stream, so the process may end at any time: at the end of the grace, and of the time that
 /// the engine has to take the lease back.
 pub(super) fn end_at_last(member: Member, grace: Duration) {
     std::thread::spawn(move || {

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use broker::ShardId;
 use cluster::{
-    APPEND_INTERVAL_MS, ClusterId, Cursor, Facts, Foreign, Identity, MESSAGE_BYTES_MAX, Record,
-    RequestId, Role, Sequence, Settings, Timing, span_bytes_min,
+    ClusterId, Cursor, Facts, Foreign, Identity, MESSAGE_BYTES_MAX, Record, RequestId, Role,
+    Sequence, Settings, Timing, span_bytes_min,
 };
 use storage::{Command, CommandId, Completion, Fault, FaultKind, Outcome};
 
@@ -202,6 +202,7 @@ impl Member {
             // Little, so that it comes about in worlds that write little.
             message_bytes_max: MESSAGE_BYTES_MAX >> MESSAGE_SHIFTS[self.seed as usize % 3],
             span_bytes_min: span_bytes_min(1, record.segment_bytes),
+            stream_bytes_max: u64::MAX,
             append_interval_ms: APPEND_INTERVALS_MS[self.seed as usize / 3 % 3],
         };
         self.agent = Some(cluster::Node::new(settings, cursors, self.clock.read(now_ms)));
@@ -271,7 +272,7 @@ impl Member {
 /// How much smaller than in a server messages are: some hold all that a turn writes, some are less
 /// than a batch.
 const MESSAGE_SHIFTS: [u32; 3] = [0, 6, 7];
-const APPEND_INTERVALS_MS: [u64; 3] = [0, APPEND_INTERVAL_MS, 20];
+const APPEND_INTERVALS_MS: [u64; 3] = [0, 5, 20];
 
 /// Clocks drift by so many thousandths: more than any that is not broken.
 const DRIFT_MAX: u64 = 30;

@@ -27,8 +27,9 @@ impl World {
         let cluster = self.cluster.as_ref()?;
         let agent = cluster.members[open].agent.as_ref()?;
         let span_max = agent.span_bytes_max()?;
-        let shard = agent.streams().position(|stream| stream.span_bytes > span_max)?;
         let bytes = cluster.engine.stream_bytes();
+        let pinning = agent.streams().position(|stream| stream.span_bytes > span_max);
+        let shard = pinning.or((bytes > span_max).then_some(0))?;
         let stats = self.node.shards().nth(shard)?.journal().map(Journal::stats);
         Some(format!(
             "shard {shard} keeps more than {span_max} bytes of the stream, which has {bytes}: \
