@@ -6,14 +6,14 @@ Each cell runs a broker on one core and the load on another. A run sends a fixed
 that connects, disconnects and the start are left out. Every sum is divided by the messages that
 subscribers received; a run that loses one has no figures.
 
-- System calls, context switches and CPU time are counted at the rate of the row (`perf stat`,
-  /proc). Only root can do that.
+- System calls, context switches and CPU time are counted at the rate of the row (`perf stat`), also
+  those of threads that end meanwhile. Only root can do that.
 - Instructions are counted by the processor in the same run where `perf stat -e instructions:u`
   works. Elsewhere callgrind counts them in further runs. It makes a broker two to five times slower
   and its rate is lower there, so the broker handles more or fewer messages at a time. Paced rows
   therefore have two such runs, at two rates. Waits for sockets per message (`waits`) are counted in
   all runs. A line through both runs gives the instructions at the waits of the run at full rate,
-  but never less than in both. The remarks have both runs.
+  but never less than the lower one of both. The remarks have both runs.
 
 Writes lab/results/counts.json.
 """
@@ -65,6 +65,9 @@ CALLS = """
 """.split()
 WAITS = ("epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6")
 EVENTFD = "eventfd_write"
+# In milliseconds.
+CPU = "task-clock"
+SWITCHES = "context-switches"
 OTHERS = "other_calls"
 # Fewer per message are left out of the table.
 SHOWN_MIN = 0.005
@@ -76,6 +79,8 @@ ATTEMPTS_MAX = 3
 POLL_SECS = 0.1
 # Waits per message of two runs that are less apart tell nothing of their effect.
 WAITS_APART_MIN = 0.2
+# A run at less than this part of its rate is a broker that cannot keep up.
+RATE_PART_MIN = 0.97
 # perf opens a file for each event and thread.
 OPEN_FILES = 65_536
 UNIT = "/msg"
@@ -138,6 +143,7 @@ BROKERS = {
     # By default there is one shard in memory, and four with logs.
     "quelea-1": Broker("quelea", ("--shards", "1"), levels=("disk", "fsync")),
     "quelea-4": Broker("quelea", ("--shards", "4")),
+    "quelea-delayed": Broker("quelea", levels=("fsync",), params={"delay": "1"}),
     # As another user it could not be controlled under callgrind. Without TLS this place is free.
     "mosquitto": Broker("mosquitto", params={"tls": "user root"}),
     "flashmq": Broker("flashmq"),
@@ -269,12 +275,28 @@ def on_core(cpu, is_first):
 
 def await_port(process, port, log):
     until = time.monotonic() + READY_SECS_MAX
-    listening = re.compile(rf"^ *\d+: [0-9A-F]+:{port:04X} 00000000:0000 0A ", re.MULTILINE)
-    while not listening.search(Path("/proc/net/tcp").read_text()):
+    while not listens(process.pid, port):
         if process.poll() is not None or time.monotonic() > until:
             words = log.read_text().strip().splitlines()
             raise Failure(f"the broker did not start: {words[-1] if words else 'no output'}")
         time.sleep(POLL_SECS)
+
+
+def listens(pid, port):
+    """Whether this process does, and not another one."""
+    listening = rf"^ *\d+: [0-9A-F]+:{port:04X} 00000000:0000 0A (?:\S+ +){{5}}(\d+)"
+    inodes = re.findall(listening, Path("/proc/net/tcp").read_text(), re.MULTILINE)
+    return not {f"socket:[{inode}]" for inode in inodes}.isdisjoint(files_of(pid).values())
+
+
+def files_of(pid):
+    """Descriptor to what it is open on."""
+    links = {}
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                links[path.name] = os.readlink(path)
+    return links
 
 
 # --- Counters
@@ -285,7 +307,7 @@ class Perf:
 
     def __init__(self, pid, directory, counts_instructions):
         self.out = directory / "perf.csv"
-        self.names = [*available_calls(), EVENTFD, "all", "instructions"]
+        self.names = [*available_calls(), EVENTFD, "all", CPU, SWITCHES, "instructions"]
         control, answers = directory / "control", directory / "answers"
         for fifo in (control, answers):
             os.mkfifo(fifo)
@@ -296,7 +318,7 @@ class Perf:
         # Never true if there are none.
         which = " || ".join(f"fd == {fd}" for fd in eventfds(pid)) or "fd == 4294967295"
         command += ["-e", "syscalls:sys_enter_write", "--filter", which]
-        command += ["-e", "raw_syscalls:sys_enter"]
+        command += ["-e", "raw_syscalls:sys_enter", "-e", CPU, "-e", SWITCHES]
         if counts_instructions:
             command += ["-e", "instructions:u"]
         else:
@@ -343,8 +365,13 @@ def counts_of(text, names):
     lines = [line.split(",") for line in text.splitlines() if line and not line.startswith("#")]
     if len(lines) != len(names):
         raise Failure(f"perf stat wrote {len(lines)} figures in place of {len(names)}")
-    found = [int(line[0]) if line[0].isdigit() else None for line in lines]
-    return dict(zip(names, found, strict=True))
+    return dict(zip(names, (count_of(line[0]) for line in lines), strict=True))
+
+
+def count_of(word):
+    with contextlib.suppress(ValueError):
+        return float(word) if "." in word else int(word)
+    return None
 
 
 def available_calls():
@@ -359,21 +386,7 @@ def tracepoints():
 
 
 def eventfds(pid):
-    links = {}
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            links[path.name] = os.readlink(path)
-    return [fd for fd, link in links.items() if link == "anon_inode:[eventfd]"]
-
-
-def used_by(pid):
-    """Seconds of CPU and context switches of all threads of a process."""
-    nanos = switches = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        nanos += int((task / "schedstat").read_text().split()[0])
-        found = re.findall(r"ctxt_switches:\s+(\d+)", (task / "status").read_text())
-        switches += sum(map(int, found))
-    return nanos / 1e9, switches
+    return [fd for fd, link in files_of(pid).items() if link == "anon_inode:[eventfd]"]
 
 
 def control_callgrind(pid, state):
@@ -521,11 +534,9 @@ def try_run(row, broker, load, options, directory, profile):
             if profile:
                 control_callgrind(process.pid, "on")
             perf.begin()
-            cpu, switches = used_by(process.pid)
             window.begin()
             await_stage(flock, url, "after")
             window.end()
-            cpu_after, switches_after = used_by(process.pid)
             counts = perf.end()
             if profile:
                 control_callgrind(process.pid, "off")
@@ -535,7 +546,6 @@ def try_run(row, broker, load, options, directory, profile):
     results = json.loads((directory / "results/run.json").read_text())
     window.check(results)
     messages = received(results, row, load)
-    counts |= {"cpu": cpu_after - cpu, "switches": switches_after - switches}
     if profile:
         counts["instructions"] = instructions_in(profile)
     # Of full speed flock has no due times, and sees less of the machine.
@@ -547,7 +557,9 @@ def try_run(row, broker, load, options, directory, profile):
 
 
 def waits(counts):
-    return sum(counts.get(name) or 0 for name in WAITS)
+    """None: some are unknown."""
+    known = [counts[name] for name in WAITS if name in counts]
+    return None if None in known else sum(known)
 
 
 def figures(counts, messages, secs):
@@ -562,10 +574,10 @@ def figures(counts, messages, secs):
     made = {
         "rate": (messages / secs, "msg/s"),
         "calls": (each(counts["all"], messages), UNIT),
-        "waits": (waits(counts) / messages, UNIT),
-        "switches": (counts["switches"] / messages, UNIT),
-        "cpu_with_perf": (counts["cpu"] / messages * 1e6, "us/msg"),
-        "cores": (counts["cpu"] / secs, "cores"),
+        "waits": (each(waits(counts), messages), UNIT),
+        "switches": (each(counts[SWITCHES], messages), UNIT),
+        "cpu_with_perf": (each(counts[CPU], messages / 1e3), "us/msg"),
+        "cores": (each(counts[CPU], secs * 1e3), "cores"),
     }
     if "instructions" in counts:
         made["instructions"] = (each(counts["instructions"], messages), UNIT)
@@ -581,11 +593,13 @@ def at_waits(wanted, slow):
     return max(at_few + (at_many - at_few) * (wanted - few) / (many - few), min(at_few, at_many))
 
 
-def slow_remark(counts, messages, secs):
+def slow_remark(load, counts, messages, secs):
     """Of a run under callgrind, whose own system calls are among those counted."""
     instructions = round(counts["instructions"] / messages)
     rate, apart = round(messages / secs), waits(counts) / messages
-    return f"callgrind: {instructions:,} at {rate:,}/s, {apart:.2f} waits"
+    is_late = load.rate and rate < load.rate * RATE_PART_MIN
+    wanted = f", behind {load.rate:,}/s" if is_late else ""
+    return f"callgrind: {instructions:,} at {rate:,}/s{wanted}, {apart:.2f} waits"
 
 
 def each(count, messages):
@@ -623,8 +637,11 @@ def under_callgrind(row, broker, options, directory, wanted):
             remarks.append(f"a run under callgrind failed: {failure}")
             continue
         counts, messages, secs, _ = told
+        if waits(counts) is None:
+            remarks.append("a run under callgrind does not count: perf did not count its waits")
+            continue
         slow.append((waits(counts) / messages, counts["instructions"] / messages))
-        remarks.append(slow_remark(counts, messages, secs))
+        remarks.append(slow_remark(load, counts, messages, secs))
         if options.keep:
             shutil.copy(profile, options.keep)
     if slow and wanted is not None and wanted > max(slow)[0] + WAITS_APART_MIN:

@@ -14,7 +14,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,10 @@ from pathlib import Path
 
 import records
 from records import ROOT
+
+sys.path.append(str(ROOT / "tests"))
+
+from ports import free_ports  # noqa: E402
 
 EXAMPLES = ROOT / "docs/flock/examples"
 # Relative to the root, where everything runs: commands stand in the reports.
@@ -155,12 +158,6 @@ def halves():
     return as_list(cores[:middle]), as_list(cores[middle:] or cores)
 
 
-def free_port():
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
-
-
 def certificate(folder):
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-subj", "/CN=localhost"]
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
@@ -181,7 +178,7 @@ def secured(folder, port):
 
 def bridge(folder, port):
     """A mosquitto that is bridged to the broker at `port`; returns the process and its own port."""
-    own = free_port()
+    [own] = free_ports(1)
     file = folder / "bridge.conf"
     user = "user root\n" if os.geteuid() == 0 else ""
     file.write_text(
@@ -200,7 +197,7 @@ def run(id, bend, commit):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (OUT / f"{id}.json").unlink(missing_ok=True)
-    port, other = free_port(), None
+    [port], other = free_ports(1), None
     broker, listen = f"127.0.0.1:{port}", f"--listen tcp://127.0.0.1:{port}"
     if id == "X-3":
         broker, listen = f"mqtts://{broker}", secured(folder, port)

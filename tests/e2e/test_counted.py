@@ -51,6 +51,8 @@ def test_the_lab_counts_instructions_and_calls_of_a_message(tmp_path):
     command += ["--rows", "ONE-1", "--brokers", "quelea"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    if "the machine is too busy" in done.stdout:
+        pytest.skip("the machine is too busy to count")
     heads, row = (line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| "))
     cells = dict(zip(heads, row, strict=True))
     count = {

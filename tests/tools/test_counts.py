@@ -1,6 +1,8 @@
 """The counting program says what it has counted, and errs on the unflattering side."""
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import counts
@@ -30,14 +32,17 @@ def test_instructions_are_those_at_the_waits_of_full_rate(wanted, slow, found):
 
 def test_what_perf_could_not_count_is_unknown():
     text = "# started on\n\n7,,syscalls:sys_enter_read,1,100.00,,\n<not counted>,,b,0,0.00,,\n"
-    assert counts.counts_of(text, ["read", "all"]) == {"read": 7, "all": None}
-    with pytest.raises(Failure, match="2 figures in place of 1"):
+    text += "1.5,msec,task-clock,1,100.00,,\n"
+    found = counts.counts_of(text, ["read", "all", counts.CPU])
+    assert found == {"read": 7, "all": None, counts.CPU: 1.5}
+    with pytest.raises(Failure, match="3 figures in place of 1"):
         counts.counts_of(text, ["read"])
 
 
 def figures(monkeypatch, sums):
     monkeypatch.setattr(counts, "available_calls", lambda: ["epoll_wait", "read", "write"])
-    return counts.figures({"cpu": 0.01, "switches": 50, **sums}, messages=100, secs=0.5)
+    sums = {counts.CPU: 10.0, counts.SWITCHES: 50, **sums}
+    return counts.figures(sums, messages=100, secs=0.5)
 
 
 def test_every_call_is_counted_once(monkeypatch):
@@ -55,6 +60,21 @@ def test_an_unknown_call_leaves_the_rest_unknown(monkeypatch):
     sums = {"epoll_wait": 150, "read": None, "write": 80, "eventfd_write": 30, "all": 400}
     found = figures(monkeypatch, sums)
     assert found["read"][0] is None and "other_calls" not in found
+    found = figures(monkeypatch, {**sums, "epoll_wait": None})
+    assert found["waits"][0] is None, "not 0, which would make instructions fewer"
+
+
+def test_a_run_behind_its_rate_says_so():
+    sums = {"instructions": 1000, "epoll_wait": 50}
+    for rate, wanted in ((100, ""), (200, ", behind 200/s")):
+        remark = counts.slow_remark(Load(100, rate), sums, 100, 1.0)
+        assert remark == f"callgrind: 10 at 100/s{wanted}, 0.50 waits"
+
+
+def test_a_listener_of_another_process_does_not_count():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert counts.listens(os.getpid(), port) and not counts.listens(1, port)
 
 
 ROW = Row("R", "", counts.pairs(10), Load(100), (Load(100),))

@@ -13,6 +13,8 @@
 mod disk;
 mod lab;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use broker::{Durability, Limits, Replay, Settings, Shard, Shared};
@@ -22,7 +24,7 @@ use driver::testing::PipeEnd;
 use driver::{Host, Item, Ready};
 use policy::Access;
 use storage::testing::SimDisk;
-use storage::{Identity, Settings as JournalSettings};
+use storage::{Identity, InPlace, InPlaceEnd, Settings as JournalSettings, Step};
 
 use lab::{
     BEGIN_MS, Drivers, Mailboxes, PUBACK, TOPIC, TURNS_MAX, connect, drivers, id_on,
@@ -33,6 +35,9 @@ const GROUP: &str = "$share/readers/sensors/+/temperature";
 
 /// One character tells their topics apart.
 const PUBLISHERS_MAX: usize = (b'z' - b'1') as usize + 1;
+
+/// What a worker of the broker writes itself in a turn.
+const IN_PLACE_BYTES_MAX: usize = 64 << 10;
 
 /// No segment is full before the last message.
 const SEGMENT_BYTES: u32 = 32 << 20;
@@ -100,7 +105,7 @@ struct Lab<'a> {
     drivers: Drivers,
     mailboxes: Mailboxes,
     /// Of each shard, if sessions are kept.
-    disks: Vec<Disk>,
+    disks: Rc<RefCell<Vec<Disk>>>,
     /// With what each sends.
     publishers: Vec<(PipeEnd, Vec<u8>)>,
     subscribers: Vec<PipeEnd>,
@@ -112,7 +117,18 @@ impl<'a> Lab<'a> {
         let shard = |id| Shard::new(id, shared.clone(), Access::open());
         let mut shards: Vec<Shard> = (0..work.shards as u16).map(shard).collect();
         let disks = if work.is_kept() { open_journals(&mut shards) } else { Vec::new() };
-        let (drivers, mailboxes) = drivers(vec![shards]);
+        let disks = Rc::new(RefCell::new(disks));
+        let (mut drivers, mailboxes) = drivers(vec![shards]);
+        if work.level == Durability::Disk {
+            let disks = disks.clone();
+            let write = move |shard, write: &InPlace| {
+                let InPlace { segment, offset, bytes } = write.clone();
+                let step = Step::Write { segment, offset, bytes };
+                disks.borrow_mut()[usize::from(shard)].write(&step);
+                InPlaceEnd::Done
+            };
+            drivers[0].host_mut().set_disk(IN_PLACE_BYTES_MAX, Box::new(write));
+        }
         let connect = |name: &str, shard: u16, is_kept: bool| {
             let limits = Limits { durability: work.level, ..Limits::default() };
             let mut request = request(&id_on(&shared, shard, name), limits);
@@ -163,7 +179,8 @@ impl<'a> Lab<'a> {
         if self.work.is_kept() {
             let reports = driver.host().reports();
             for (shard, command) in reports.borrow_mut().commands.drain(..) {
-                let completion = self.disks[usize::from(shard)].carry_out(command);
+                let disk = &mut self.disks.borrow_mut()[usize::from(shard)];
+                let completion = disk.carry_out(command);
                 self.mailboxes[0].put(Item::Disk(shard, Box::new(completion)));
             }
         }

@@ -45,7 +45,7 @@ impl Disk {
     }
 
     /// Syncs and the manifest leave nothing to do: no broker starts from this disk.
-    fn write(&mut self, step: &Step) {
+    pub(crate) fn write(&mut self, step: &Step) {
         if let Step::Write { segment, offset, bytes } = step
             && let Some(content) = self.0.get_mut(segment)
         {
