@@ -227,7 +227,8 @@ def test_a_message_that_the_remote_does_not_take_blocks_no_other(start):
     assert there.message()[1] == b"small"
     there.close()
     refused = 'quelea_bridge_refused_total{bridge="cloud",direction="out",reason="size"}'
-    assert broker.metrics()[refused] == 1
+    # Counted behind the relay of the next one.
+    eventually(lambda: broker.metrics()[refused] == 1, "the count")
     eventually(lambda: lag(broker) == 0, "the lag")
 
 
@@ -327,7 +328,7 @@ def test_a_large_message_of_an_old_remote_is_skipped(start, tmp_path, remote):
                 assert first & 0xF0 == PUBLISH and body[-1] == number, body
         here.close()
         refused = 'quelea_bridge_refused_total{bridge="cloud",direction="in",reason="size"}'
-        assert broker.metrics()[refused] == 3
+        eventually(lambda: broker.metrics()[refused] == 3, "the count")
         assert broker.metrics()['quelea_bridge_connects_total{bridge="cloud"}'] == 1
 
 
@@ -371,7 +372,10 @@ def test_maps_that_overlap_in_part_relay_a_message_once(
         assert len(payloads) == len(set(payloads)) == (12 if direction == "in" else 11), payloads
         copies = 'quelea_bridge_refused_total{bridge="cloud",direction="in",reason="copy"}'
         are_sent = (remote, protocol, direction) == ("mosquitto", "5", "in")
-        assert (broker.metrics()[copies] > 0) == are_sent
+        if are_sent:
+            eventually(lambda: broker.metrics()[copies] > 0, "the count")
+        else:
+            assert broker.metrics()[copies] == 0
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])

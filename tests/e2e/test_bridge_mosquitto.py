@@ -323,7 +323,8 @@ def test_a_message_that_mosquitto_does_not_take_is_given_up_and_named(
     reason = "closes" if protocol == "3.1.1" else "size"
     refused = f'quelea_bridge_refused_total{{bridge="cloud",direction="out",reason="{reason}"}}'
     eventually(lambda: broker.metrics()[refused] == 1, "the count")
-    (line,) = [event for event in broker.log if event["message"] == "message not relayed"]
+    told = lambda: [event for event in broker.log if event["message"] == "message not relayed"]  # noqa: E731
+    (line,) = eventually(told, "the line")
     assert (line["bridge"], line["topic"], line["direction"]) == ("cloud", "t/large", "out")
     assert (line["bytes"], line["reason"]) == (5000, reason)
 

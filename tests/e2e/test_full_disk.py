@@ -157,7 +157,7 @@ def test_small_files_whose_size_changes_wait_for_space(disk, start):
         broker.restart()
     disk.fill()
     broker.restart()
-    assert any("when there is space" in event["message"] for event in broker.log)
+    broker.wait_for_log(lambda event: "when there is space" in event["message"])
     assert set(starts_named(disk).values()) == {9}
     serves_what_needs_no_space(broker, own, ["one"])
     broker.restart()
