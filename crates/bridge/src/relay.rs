@@ -47,7 +47,7 @@ pub struct Relay {
     suspects: Suspects,
     probe: Probe,
     now_ms: u64,
-    /// Nothing more is taken from the remote before that.
+    /// While identifiers are released, packets of the remote are not read.
     releasing: Releasing,
     sides: [Peer; 2],
     actions: VecDeque<Action>,

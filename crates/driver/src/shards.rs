@@ -26,7 +26,7 @@ pub struct Shards {
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Who gets a shard to change does not mark it.
+    /// A shard that a function gets to change it is not marked.
     ForgetsMarks,
     /// When a shard is due is not asked anew.
     KeepsDeadlines,
@@ -99,8 +99,8 @@ impl Shards {
         self.shards.iter_mut().for_each(|shard| shard.work_mut().set_units(units));
     }
 
-    /// Those that have something to do by themselves at this time. Who is marked is asked anew: it
-    /// may have got something in this turn that is due at once.
+    /// Those that have something to do by themselves at this time. A marked shard is asked again:
+    /// it may have got something in this turn that is due at once.
     pub(crate) fn due(&self, now_ms: u64) -> Places {
         let is_due = |place: &usize| self.deadline_ms(*place) <= now_ms;
         match self.next_ms <= now_ms {

@@ -181,7 +181,7 @@ pub struct Driver<H: Host> {
     asked: VecDeque<Asked<H::Asker>>,
     askers: Slab<H::Asker>,
     work_pace: WorkPace,
-    /// When the last turn did.
+    /// When the last turn ended.
     ended: Instant,
     incoming_room: IncomingRoom,
     shutdown_grace_ms: u64,
@@ -238,8 +238,8 @@ impl<H: Host> Driver<H> {
     /// One turn: what is ready, mail, what is due; then the effects. Who comes and who goes is
     /// last: in a storm of connections messages do not wait for them. `has_more`: there may be
     /// others that are ready, and each is reported once. It begins at `began`, and reads the clock
-    /// when it [ends](Driver::ended): between the two its time stands still, but for what it has to
-    /// measure.
+    /// when it [ends](Driver::ended). In between all it does has the same time; only the work that
+    /// it measures reads the clock.
     pub fn turn(&mut self, began: Instant, ready: impl Iterator<Item = Ready>, has_more: bool) {
         self.now_ms = self.host.ms_at(began);
         self.take_mail();

@@ -575,7 +575,7 @@ fn a_suspect_that_is_answered_is_none_and_lets_the_others_pass() {
     assert_eq!(give(&mut relay, Side::Local, Version::V5, &next), Ok(0));
 }
 
-/// The rest of a release at the remote has no say in that.
+/// The answers to the rest of a release do not release it again.
 #[test]
 fn an_identifier_is_released_once_while_others_are() {
     let first = message("a", QoS::ExactlyOnce, NONE);

@@ -259,7 +259,7 @@ fn an_end_that_waits_for_the_next_file_of_the_journal_is_waited_for() {
     assert_eq!(is_present(&mut lab, conn), Some(false));
 }
 
-/// The broker is killed twice, so the start between has no connection to count from.
+/// The broker is killed. A start that did not find the end would count from the start.
 #[test]
 fn expiry_runs_from_the_end_of_the_connection_though_the_journal_had_no_room_for_it() {
     let mut lab = Lab::durable(1);

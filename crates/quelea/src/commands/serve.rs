@@ -31,8 +31,8 @@ pub struct ServeArgs {
     /// Durability level: memory, disk or fsync (the default). With memory nothing is stored.
     #[arg(long, value_name = "LEVEL")]
     pub durability: Option<String>,
-    /// Shards of state, for a new data directory. Default: one per core, at least 4; with memory
-    /// one per worker.
+    /// Shards of state, for a new data directory. Default: one per core, at least 4. If nothing is
+    /// stored on disk: one per worker.
     #[arg(long, value_name = "N")]
     pub shards: Option<String>,
     /// Worker threads. Default: one per core.
