@@ -66,6 +66,7 @@ mod scan;
 mod settings;
 mod space;
 mod stamp;
+pub mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -1,0 +1,354 @@
+//! The files of a stream as a state machine: what is written where, what has to go, and where a
+//! record is.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::Fault;
+use crate::stream::block::{BlockHeader, BlockWriter};
+use crate::stream::file::{FILE_HEADER_BYTES, FileIdentity, FileIndex};
+
+/// Limits of a stream. Whole files are deleted, so it may have one file more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamLimits {
+    /// Bytes of a file. A block that would go beyond begins another file. Default 64 MiB.
+    pub file_bytes: u64,
+    /// Age of the newest record of a file, in milliseconds of broker time.
+    pub age_ms_max: Option<u64>,
+    /// Bytes of all files.
+    pub bytes_max: Option<u64>,
+    /// Records of all files.
+    pub records_max: Option<u64>,
+    /// Delete files that all consumers have passed.
+    pub consumed: bool,
+}
+
+impl Default for StreamLimits {
+    fn default() -> Self {
+        let (age_ms_max, bytes_max, records_max) = (None, None, None);
+        Self { file_bytes: 64 << 20, age_ms_max, bytes_max, records_max, consumed: false }
+    }
+}
+
+/// Names a command, and its answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct StreamCommandId(u64);
+
+/// What the disk has to do, in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamCommand {
+    /// Make the file if `offset` is 0, write at the offset, and sync. With an answer.
+    Write {
+        id: StreamCommandId,
+        file: u64,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    /// Write at the offset and sync. The file is whole without it, so a fault is no matter.
+    Close {
+        file: u64,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    Delete {
+        file: u64,
+    },
+}
+
+/// Records of a shard that are durable in the files of the stream: the journal may release those
+/// below `next`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Archived {
+    pub shard: u16,
+    pub next: u64,
+    /// The file must reach that far at the next start, or acknowledged records are lost.
+    pub file: u64,
+    pub end: u64,
+}
+
+/// Records of a shard that are gone with a file: from `first` to ahead of `next`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dropped {
+    /// The journal forgets it: after a start it counts no more, whether it is still there or not.
+    pub file: u64,
+    pub shard: u16,
+    pub first: u64,
+    pub next: u64,
+    pub records: u64,
+}
+
+/// Where a record is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Location {
+    /// In this file, in a block at this offset or behind it, and before `end`.
+    File { file: u64, offset: u64, end: u64 },
+    /// Not there any more. The next one of the shard has this number.
+    Gone { next: u64 },
+    /// It is in no file yet.
+    Ahead,
+}
+
+/// A file as it was found at a start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundFile {
+    pub number: u64,
+    pub index: FileIndex,
+}
+
+/// The files of a stream.
+#[derive(Debug)]
+pub struct StreamLog {
+    stream: [u8; 16],
+    limits: StreamLimits,
+    /// In the order of their numbers. What is in them is durable.
+    files: VecDeque<StoredFile>,
+    /// Of each shard, the number behind the last record that was durable in a file.
+    archived: BTreeMap<u16, u64>,
+    next_file: u64,
+    /// The file that the next block goes to, and the offset. None: a new one.
+    head: Option<(u64, u64)>,
+    /// Blocks at the disk, oldest first.
+    writing: VecDeque<Writing>,
+    next_command: u64,
+    commands: Vec<StreamCommand>,
+    /// Why the last write could not be done. None: it could.
+    fault: Option<Fault>,
+}
+
+#[derive(Debug)]
+struct StoredFile {
+    number: u64,
+    index: FileIndex,
+}
+
+#[derive(Debug)]
+struct Writing {
+    id: StreamCommandId,
+    file: u64,
+    header: BlockHeader,
+    /// What it was made of, to be written into another file if this one fails.
+    block: BlockWriter,
+}
+
+impl StreamLog {
+    /// A stream with these files, in any order, of which so much of each shard was
+    /// [`Archived`]. The next block begins a new file: what a torn write has left behind the end of
+    /// the last one stays where it is.
+    pub fn open(
+        stream: [u8; 16],
+        limits: StreamLimits,
+        mut found: Vec<FoundFile>,
+        archived: BTreeMap<u16, u64>,
+    ) -> Self {
+        found.sort_by_key(|file| file.number);
+        let next_file = found.last().map_or(1, |file| file.number + 1);
+        let files = found.into_iter().map(|it| StoredFile { number: it.number, index: it.index });
+        Self {
+            stream,
+            limits,
+            files: files.collect(),
+            archived,
+            next_file,
+            head: None,
+            writing: VecDeque::new(),
+            next_command: 0,
+            commands: Vec::new(),
+            fault: None,
+        }
+    }
+
+    pub const fn set_limits(&mut self, limits: StreamLimits) {
+        self.limits = limits;
+    }
+
+    /// Takes a block, whose records follow those before. They are durable with [`Archived`].
+    pub fn append(&mut self, block: BlockWriter) {
+        if block.is_empty() {
+            return;
+        }
+        let (file, offset) = self.place_of(&block);
+        self.write(block, file, offset);
+    }
+
+    /// Bytes of blocks that the disk has not answered. The owner bounds them: it moves the next
+    /// block when the first is done.
+    pub fn writing_bytes(&self) -> usize {
+        self.writing.iter().map(|writing| writing.block.len()).sum()
+    }
+
+    /// What the disk has to do since it was asked last.
+    pub fn take_commands(&mut self, out: &mut Vec<StreamCommand>) {
+        out.append(&mut self.commands);
+    }
+
+    /// The answer to a write, in their order. What is durable now, if it was done. After a fault
+    /// the blocks of its file that are not known to be durable are written into another one by
+    /// [`StreamLog::retry`]: after a failed sync it is unknown what the medium has.
+    pub fn on_written(
+        &mut self,
+        id: StreamCommandId,
+        result: Result<(), Fault>,
+    ) -> Option<Archived> {
+        let place = self.writing.iter().position(|writing| writing.id == id)?;
+        match result {
+            Err(fault) => {
+                self.fault = Some(fault);
+                self.head = None;
+                None
+            }
+            // Behind one that failed: its file is given up.
+            Ok(()) if place > 0 || self.fault.is_some() => None,
+            Ok(()) => {
+                let Writing { file, header, .. } = self.writing.pop_front()?;
+                self.note_stored(file, &header)
+            }
+        }
+    }
+
+    /// Why blocks are not written. They wait for [`StreamLog::retry`].
+    pub const fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+
+    /// Writes what has failed into a new file. The owner says when: after a second, say. A file of
+    /// which nothing has counted goes, so that no record is there twice.
+    pub fn retry(&mut self) {
+        if self.fault.take().is_none() {
+            return;
+        }
+        self.head = None;
+        let failed = std::mem::take(&mut self.writing);
+        let stored = self.files.back().map(|file| file.number);
+        let mut void: Vec<u64> = failed.iter().map(|it| it.file).collect();
+        void.retain(|file| Some(*file) != stored);
+        void.dedup();
+        self.commands.extend(void.into_iter().map(|file| StreamCommand::Delete { file }));
+        for Writing { block, .. } in failed {
+            self.append(block);
+        }
+    }
+
+    fn place_of(&mut self, block: &BlockWriter) -> (u64, u64) {
+        match self.head {
+            Some((file, offset)) if offset + block.len() as u64 <= self.limits.file_bytes => {
+                (file, offset)
+            }
+            head => {
+                if let Some((file, offset)) = head {
+                    self.close(file, offset);
+                }
+                let file = self.next_file;
+                self.next_file += 1;
+                (file, 0)
+            }
+        }
+    }
+
+    fn write(&mut self, block: BlockWriter, file: u64, offset: u64) {
+        let identity = FileIdentity { stream: self.stream, number: file };
+        let (header, stored) = block.encode(&identity);
+        let mut bytes = if offset == 0 { identity.header() } else { Vec::new() };
+        bytes.extend_from_slice(&stored);
+        self.head = Some((file, offset + bytes.len() as u64));
+        let id = StreamCommandId(self.next_command);
+        self.next_command += 1;
+        self.writing.push_back(Writing { id, file, header, block });
+        self.commands.push(StreamCommand::Write { id, file, offset, bytes });
+    }
+
+    /// A full file gets its index as the disk will have it: what is under way is in it as well.
+    fn close(&mut self, file: u64, offset: u64) {
+        let stored = self.files.back().filter(|it| it.number == file);
+        let mut index = stored.map(|it| it.index.clone()).unwrap_or_default();
+        for writing in self.writing.iter().filter(|writing| writing.file == file) {
+            index.note_block(&writing.header);
+        }
+        let identity = FileIdentity { stream: self.stream, number: file };
+        let bytes = index.footer(&identity);
+        self.commands.push(StreamCommand::Close { file, offset, bytes });
+    }
+
+    fn note_stored(&mut self, number: u64, header: &BlockHeader) -> Option<Archived> {
+        if self.files.back().is_none_or(|file| file.number != number) {
+            self.files.push_back(StoredFile { number, index: FileIndex::default() });
+        }
+        let index = &mut self.files.back_mut()?.index;
+        let is_next = index.note_block(header);
+        debug_assert!(is_next, "blocks of a shard are appended in their order");
+        let (shard, next) = (header.shard, header.next());
+        self.archived.insert(shard, next);
+        Some(Archived { shard, next, file: number, end: index.end() })
+    }
+}
+
+impl StreamLog {
+    /// Deletes whole files, the oldest first, until the limits are met. `passed`: what all
+    /// consumers have passed of a shard.
+    pub fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> u64) -> Vec<Dropped> {
+        let mut dropped = Vec::new();
+        while self.is_over(now_ms, &passed) {
+            let Some(file) = self.files.pop_front() else { break };
+            if self.head.is_some_and(|(head, _)| head == file.number) {
+                self.head = None;
+            }
+            self.commands.push(StreamCommand::Delete { file: file.number });
+            dropped.extend(file.index.extents().map(|(shard, extent)| Dropped {
+                file: file.number,
+                shard,
+                first: extent.first,
+                next: extent.next,
+                records: extent.records,
+            }));
+        }
+        dropped
+    }
+
+    fn is_over(&self, now_ms: u64, passed: &impl Fn(u16) -> u64) -> bool {
+        let Some(oldest) = self.files.front() else { return false };
+        // A block on its way to this file would be lost with it.
+        if self.writing.iter().any(|writing| writing.file == oldest.number) {
+            return false;
+        }
+        let limits = &self.limits;
+        let is_old = |age_ms| oldest.index.last_ms().saturating_add(age_ms) < now_ms;
+        let mut extents = oldest.index.extents();
+        limits.age_ms_max.is_some_and(is_old)
+            || limits.bytes_max.is_some_and(|most| self.bytes() > most)
+            || limits.records_max.is_some_and(|most| self.records() > most)
+            || limits.consumed && extents.all(|(shard, extent)| extent.next <= passed(shard))
+    }
+
+    /// Bytes of all files, without their footers.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.index.end()).sum()
+    }
+
+    pub fn records(&self) -> u64 {
+        self.files.iter().map(|file| file.index.records()).sum()
+    }
+
+    /// Where the record of a shard is, or would be.
+    pub fn locate(&self, shard: u16, ordinal: u64) -> Location {
+        let files = self.files.iter();
+        let mut own = files.filter_map(|file| Some((file, file.index.extent(shard)?)));
+        match own.find(|(_, extent)| ordinal < extent.next) {
+            Some((_, extent)) if ordinal < extent.first => Location::Gone { next: extent.first },
+            Some((file, _)) => Self::location(file, file.index.seek(shard, ordinal)),
+            None => match self.archived.get(&shard) {
+                Some(&next) if ordinal < next => Location::Gone { next },
+                _ => Location::Ahead,
+            },
+        }
+    }
+
+    /// The location of the first record of a shard at this time or later.
+    pub fn locate_time(&self, shard: u16, at_ms: u64) -> Location {
+        let mut found =
+            self.files.iter().filter_map(|it| Some((it, it.index.seek_time(shard, at_ms)?)));
+        found.next().map_or(Location::Ahead, |(file, offset)| Self::location(file, Some(offset)))
+    }
+
+    fn location(file: &StoredFile, offset: Option<u64>) -> Location {
+        let offset = offset.unwrap_or(FILE_HEADER_BYTES as u64);
+        Location::File { file: file.number, offset, end: file.index.end() }
+    }
+}
