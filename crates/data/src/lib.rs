@@ -2,11 +2,12 @@
 //! [`storage::Journal`] asks for.
 //!
 //! ```text
-//! DIR                           locked by the process that uses it
-//! DIR/lock                      locked too, where file systems lock no directories
-//! DIR/shard-000/0000000001.log  segment 1 of the journal of shard 0
-//! DIR/shard-000/manifest        how far that journal reaches at least, and what it belongs to
-//! DIR/namespaces, bans, ...     small files, which say what they belong to as well
+//! DIR                              locked by the process that uses it
+//! DIR/lock                         locked too, where file systems lock no directories
+//! DIR/shard-000/0000000001.log     segment 1 of the journal of shard 0
+//! DIR/shard-000/manifest           how far that journal reaches at least, what it belongs to
+//! DIR/streams/7/0000000001.stream  the first file of stream 7
+//! DIR/namespaces, bans, ...        small files, which say what they belong to as well
 //! ```
 //!
 //! [`DataDir::open`] locks the directory, [`DataDir::recover`] reads one journal back,
@@ -21,6 +22,7 @@ mod files;
 #[doc(hidden)]
 pub mod sample;
 mod stamped;
+mod streams;
 mod thread;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -36,6 +38,7 @@ pub use stamped::{
     CLUSTERED_FILES, Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small,
     stamp_journal,
 };
+pub use streams::{StreamDisk, StreamDone, StreamFiles, StreamFilesError, StreamJob};
 pub use thread::{Done, JournalDisk, Owner};
 
 /// Where small files are replicated before they are written: the other nodes of a cluster.

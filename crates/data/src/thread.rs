@@ -170,7 +170,7 @@ impl Drop for CommitQueue {
 }
 
 /// A panic of a disk's thread ends the process: journals would wait for answers that never come.
-fn ending_the_process(run: impl FnOnce()) {
+pub(super) fn ending_the_process(run: impl FnOnce()) {
     let abort = AbortOnUnwind;
     run();
     std::mem::forget(abort);
