@@ -422,6 +422,7 @@ impl World {
             let flaw = match self.options.sabotage {
                 Some(Sabotage::SyncLaterWrites) => JournalFlaw::SyncsLaterWrites,
                 Some(Sabotage::OvertakeThread) => JournalFlaw::OvertakesThread,
+                Some(Sabotage::StarveSyncs) => JournalFlaw::StarvesSyncs,
                 _ => continue,
             };
             if let Some(journal) = self.node.shard(shard).journal_mut() {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use broker::{Ended, Event, Mail, ShardId, Span};
+use broker::{Ended, Event, Mail, Shard, ShardId, Span};
 use codec::{QoS, Reason};
 use driver::Item;
 use driver::testing::{PipeEnd, Reports};
@@ -95,7 +95,8 @@ impl World {
         self.node.shut(!self.may_write());
         self.clock.advance_to(self.now_ms);
         self.node.turn(index, only, &mut self.random, &mut self.turns);
-        self.end_turn(index)
+        self.end_turn(index)?;
+        self.judge_syncs(index)
     }
 
     /// A turn without a look at the sockets, for what has come to a driver, or has come of what was
@@ -130,6 +131,17 @@ impl World {
         self.hear(index)?;
         self.judge_marks(index)?;
         self.judge_waits(index)
+    }
+
+    /// At level `disk` a loss of power takes the last second, however busy the disk is.
+    fn judge_syncs(&self, index: usize) -> Result<(), String> {
+        let Some(driven) = self.node.drivers.get(index) else { return Ok(()) };
+        let overdue =
+            |shard: &&Shard| shard.journal().is_some_and(|it| it.is_sync_overdue(self.now_ms));
+        match driven.driver.shards().iter().find(overdue) {
+            Some(shard) => Err(format!("nobody asks for a sync of shard {}", shard.id())),
+            None => Ok(()),
+        }
     }
 
     /// The next turn passes by no shard that has something to do.

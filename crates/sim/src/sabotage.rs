@@ -84,6 +84,8 @@ pub enum Sabotage {
     SyncLaterWrites,
     /// A driver writes in place while the commit thread has earlier writes.
     OvertakeThread,
+    /// No sync of level `disk` is due while the disk has a commit.
+    StarveSyncs,
     /// The answers to what was written in place are not sent in the same turn.
     StrandAnswers,
     /// The commit thread answers a commit before its sync.

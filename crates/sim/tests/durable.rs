@@ -126,6 +126,11 @@ fn the_oracle_sees_a_write_in_place_that_overtakes_the_commit_thread() {
 }
 
 #[test]
+fn the_world_sees_syncs_that_nobody_asks_for_while_the_disk_is_busy() {
+    is_caught(Sabotage::StarveSyncs);
+}
+
+#[test]
 fn the_world_sees_answers_that_are_not_sent_after_a_write_in_place() {
     is_caught(Sabotage::StrandAnswers);
 }

@@ -63,6 +63,8 @@ pub enum JournalFlaw {
     SyncsLaterWrites,
     /// A write in place does not wait for the writes that the disk's thread still has.
     OvertakesThread,
+    /// No sync is due while the disk has a commit.
+    StarvesSyncs,
 }
 
 impl Commit {
@@ -164,6 +166,16 @@ impl Journal {
     /// [`Submission::is_shared`]: crate::Submission::is_shared
     pub fn is_commit_shared(&self) -> bool {
         self.commit.is_shared
+    }
+
+    /// Whether records of level `disk` have waited for twice the time in which a sync is due, and
+    /// nothing keeps it from being asked for.
+    #[cfg(feature = "testing")]
+    pub fn is_sync_overdue(&self, now_ms: u64) -> bool {
+        let interval = u64::from(self.settings.sync_interval_ms);
+        let may_ask =
+            self.phase == Phase::Running && self.poison.is_none() && self.commit.retry_at.is_none();
+        may_ask && self.commit.unsynced_since.is_some_and(|since| since + 2 * interval < now_ms)
     }
 
     /// A planted bug.
@@ -431,6 +443,10 @@ impl Journal {
     /// state that its records are durable. A sync is due however busy the disk is: there may always
     /// be a group under way.
     fn idle_deadline(&self) -> Option<u64> {
+        #[cfg(feature = "testing")]
+        if self.flaw == Some(JournalFlaw::StarvesSyncs) && !self.commit.in_flight.is_empty() {
+            return None;
+        }
         if self.commit.retry_at.is_some() {
             return self.commit.retry_at.filter(|_| self.commit.in_flight.is_empty());
         }
