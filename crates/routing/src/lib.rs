@@ -5,6 +5,7 @@
 //!
 //! It does not know sockets, clocks, threads or files: time and event IDs are arguments.
 
+pub mod condition;
 pub mod enrich;
 pub mod event;
 pub mod form;
@@ -15,6 +16,7 @@ mod media_type;
 #[cfg(test)]
 mod testing;
 
+pub use condition::{Condition, ConditionError, Given, Operator, RawCondition};
 pub use enrich::{Enriched, Enrichment, EnrichmentError, Enrichments, Template, Variable};
 pub use event::{Event, Origin, PayloadReading};
 pub use form::{Binding, Form, Header, Output};
