@@ -5,7 +5,8 @@
 //! over the event, enrichments, a form and a target. [`Rule::verdict`] says whether it matches, and
 //! [`Rule::output`] makes the headers and the body that the target receives.
 //!
-//! Rules are read from TOML ([`rule_file::parse`]).
+//! Rules are read from TOML ([`rule_file::parse`]) and from the JSON of Azure Event Grid
+//! ([`event_grid::read`]).
 //!
 //! It does not know sockets, clocks, threads or files: time and event IDs are arguments.
 //!
@@ -19,6 +20,7 @@
 pub mod condition;
 pub mod enrich;
 pub mod event;
+pub mod event_grid;
 pub mod form;
 pub mod record;
 pub mod rule;
