@@ -17,6 +17,7 @@ pub mod packet;
 pub mod properties;
 pub mod proxy_header;
 pub mod queries;
+pub mod rules;
 pub mod ws_frame;
 pub mod ws_upgrade;
 
@@ -31,7 +32,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
     parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
     parser("decode_client", packet::decode_client, packet::client_seeds),
@@ -64,6 +65,7 @@ pub const TARGETS: [Target; 19] = [
     parser("properties", properties::properties, properties::seeds),
     parser("proxy_header", proxy_header::proxy_header, proxy_header::seeds),
     Target { name: "queries", run: queries::queries, cost: 5, seeds: queries::seeds },
+    Target { name: "rules", run: rules::rules, cost: 10, seeds: rules::seeds },
     parser("ws_frame", ws_frame::ws_frame, ws_frame::seeds),
     parser("ws_upgrade", ws_upgrade::ws_upgrade, ws_upgrade::seeds),
 ];
