@@ -24,6 +24,10 @@ pub const TYPE: &str = "MQTT.EventPublished";
 /// Extension attribute of a wrapped message with a Message Expiry Interval.
 pub const EXPIRY_TIME: &str = "expirytime";
 
+/// Attributes of a message that is an event, or in binary mode its user properties. One with more
+/// is wrapped.
+pub const ATTRIBUTES_MAX: usize = 256;
+
 const SPEC_VERSION: &str = "1.0";
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
 const OPTIONAL_TEXTS: [&str; 4] = ["datacontenttype", "dataschema", "subject", "time"];
@@ -61,7 +65,7 @@ pub enum PayloadReading {
 pub struct Event<'a> {
     record: &'a Record<'a>,
     origin: Origin,
-    /// Why a message with a content type of events is not one.
+    /// Why a message that looks like an event is not one.
     fault: Option<&'static str>,
     json: OnceCell<Option<Value>>,
 }
@@ -106,7 +110,10 @@ impl<'a> Event<'a> {
             // It was empty.
             let _ = json.set(parsed);
         } else if has_required_properties(record) {
-            origin = Origin::Binary;
+            match record.user_properties.len() <= ATTRIBUTES_MAX {
+                true => origin = Origin::Binary,
+                false => fault = Some(TOO_MANY),
+            }
         }
         Self { record, origin, fault, json }
     }
@@ -119,7 +126,8 @@ impl<'a> Event<'a> {
         self.origin
     }
 
-    /// Why a message whose content type is that of an event is not one.
+    /// Why a message is wrapped, although its content type or its user properties are those of an
+    /// event.
     pub fn fault(&self) -> Option<&'static str> {
         self.fault
     }
@@ -290,12 +298,17 @@ fn has_required_properties(record: &Record<'_>) -> bool {
         && REQUIRED.into_iter().all(has)
 }
 
+const TOO_MANY: &str = "an event must have at most 256 attributes or user properties";
+
 /// Why it is not an event in JSON. None: it is one.
 fn fault_of(value: Option<&Value>) -> Option<&'static str> {
     let Some(value) = value else { return Some("the payload must be JSON") };
     let Some(members) = value.as_object() else {
         return Some("the payload must be a JSON object");
     };
+    if members.len() > ATTRIBUTES_MAX {
+        return Some(TOO_MANY);
+    }
     let text = |name: &str| members.get(name).and_then(Value::as_str);
     if text("specversion") != Some(SPEC_VERSION) {
         return Some("`specversion` must be \"1.0\"");
@@ -527,6 +540,32 @@ mod tests {
             assert_eq!(event.origin(), Origin::Wrapped, "{payload}");
             assert!(event.fault().is_some_and(|fault| fault.contains(why)), "{payload}");
         }
+    }
+
+    #[test]
+    fn an_event_has_a_limited_number_of_attributes() {
+        let required = [("specversion", "1.0"), ("id", "7"), ("source", "/s"), ("type", "t")];
+        let binary = |count: usize| {
+            let mut properties = required.to_vec();
+            properties.resize(count, ("unit", "C"));
+            let record = Record { user_properties: &properties, ..record("t", b"") };
+            let event = Event::new(&record);
+            (event.origin(), event.fault())
+        };
+        assert_eq!(binary(ATTRIBUTES_MAX), (Origin::Binary, None));
+        assert_eq!(binary(ATTRIBUTES_MAX + 1), (Origin::Wrapped, Some(TOO_MANY)));
+        let structured = |count: usize| {
+            let more = (4..count).map(|number| (format!("a{number}"), Value::from(1)));
+            let required = required.map(|(name, value)| (name.to_owned(), Value::from(value)));
+            let payload = Value::Object(required.into_iter().chain(more).collect()).to_string();
+            let payload = payload.as_bytes();
+            let record = Record { content_type: Some(ALREADY), payload, ..record("t", b"") };
+            let event = Event::new(&record);
+            (event.origin(), event.fault())
+        };
+        assert_eq!(structured(ATTRIBUTES_MAX), (Origin::Structured, None));
+        assert_eq!(structured(ATTRIBUTES_MAX + 1), (Origin::Wrapped, Some(TOO_MANY)));
+        assert!(TOO_MANY.contains(&ATTRIBUTES_MAX.to_string()));
     }
 
     #[test]

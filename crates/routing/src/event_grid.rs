@@ -371,7 +371,7 @@ fn kind_of_value(value: &Value) -> &'static str {
     }
 }
 
-const NO_COUNTERPART: &str = "has no counterpart";
+const NO_COUNTERPART: &str = "has no counterpart in rules";
 const REGISTRY: &str = "is not about routing: `quelea import --from event-grid` reads it";
 
 const REGISTRY_KINDS: [&str; 5] =

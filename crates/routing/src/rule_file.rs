@@ -44,6 +44,9 @@ pub const RULES_MAX: usize = 1_000;
 /// Problems of one file that are reported.
 pub const PROBLEMS_MAX: usize = 100;
 
+/// Problems that are looked at to report the first ones: tables are not read in their order.
+const PROBLEMS_FOUND_MAX: usize = 10_000;
+
 const RULE_KEYS: [&str; 8] =
     ["name", "filter", "form", "payload", "enabled", "conditions", "enrichments", "target"];
 const CONDITION_KEYS: [&str; 4] = ["key", "operator", "value", "values"];
@@ -75,9 +78,9 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, Vec<Problem>> {
     match reader.problems.is_empty() {
         true => Ok(rules),
         false => {
-            reader.problems.sort_by_key(|(offset, _)| *offset);
+            reader.problems.sort_by_key(|found| found.offset);
             reader.problems.truncate(PROBLEMS_MAX);
-            Err(reader.problems.into_iter().map(|(_, problem)| problem).collect())
+            Err(reader.problems.into_iter().map(|found| found.located(text)).collect())
         }
     }
 }
@@ -85,8 +88,22 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, Vec<Problem>> {
 /// Gathers problems, so that one run shows all of them.
 struct Reader<'t> {
     text: &'t str,
-    /// With their offsets: tables come sorted by name.
-    problems: Vec<(usize, Problem)>,
+    /// In the order of the names of keys, as tables come.
+    problems: Vec<Found>,
+}
+
+/// A problem whose line is not known yet: to find it reads the text.
+struct Found {
+    offset: usize,
+    key: String,
+    detail: String,
+}
+
+impl Found {
+    fn located(self, text: &str) -> Problem {
+        let (line, column) = line_and_column(text, self.offset);
+        Problem { line, column, key: self.key, detail: self.detail }
+    }
 }
 
 /// A table with its dotted key and its location.
@@ -378,8 +395,9 @@ impl Reader<'_> {
     }
 
     fn problem(&mut self, offset: usize, key: &str, detail: String) {
-        let (line, column) = line_and_column(self.text, offset);
-        self.problems.push((offset, Problem { line, column, key: key.into(), detail }));
+        if self.problems.len() < PROBLEMS_FOUND_MAX {
+            self.problems.push(Found { offset, key: key.into(), detail });
+        }
     }
 }
 

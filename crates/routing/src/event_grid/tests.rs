@@ -91,14 +91,14 @@ fn a_namespace_and_its_subscription_become_a_rule() {
     assert_eq!(
         notes(&all),
         [
-            "namespace 'ns': isZoneRedundant: has no counterpart",
-            "namespace 'ns': topicSpacesConfiguration.routingIdentityInfo: has no counterpart",
+            "namespace 'ns': isZoneRedundant: has no counterpart in rules",
+            "namespace 'ns': topicSpacesConfiguration.routingIdentityInfo: has no counterpart in rules",
             &format!(
                 "namespace 'ns': topicSpacesConfiguration.routeTopicResourceId: '{TOPIC}' is used \
                  to find its event subscriptions"
             ),
             "event subscription 'hot': deliveryConfiguration.push.maxDeliveryCount: has no \
-             counterpart",
+             counterpart in rules",
         ]
     );
 }

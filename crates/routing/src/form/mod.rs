@@ -90,26 +90,26 @@ pub fn render(
         Form::Binary => headers::binary(event, enrichments, reading, binding),
         Form::Structured => Output {
             headers: vec![Header::new(CONTENT_TYPE, STRUCTURED_TYPE)],
-            body: Some(structured::json(event, enrichments, reading).into_bytes()),
+            body: Some(structured::json(event, enrichments, reading)),
         },
         Form::Batch => {
             let body = batch_of([&*structured::json(event, enrichments, reading)]);
             let headers = vec![Header::new(CONTENT_TYPE, BATCH_TYPE)];
-            Output { headers, body: Some(body.into_bytes()) }
+            Output { headers, body: Some(body) }
         }
     }
 }
 
 /// Events in structured form as one JSON array.
-pub fn batch_of<'e>(events: impl IntoIterator<Item = &'e str>) -> String {
-    let mut batch = String::from("[");
+pub fn batch_of<'e>(events: impl IntoIterator<Item = &'e [u8]>) -> Vec<u8> {
+    let mut batch = vec![b'['];
     for (index, event) in events.into_iter().enumerate() {
         if index > 0 {
-            batch.push(',');
+            batch.push(b',');
         }
-        batch.push_str(event);
+        batch.extend(event);
     }
-    batch.push(']');
+    batch.push(b']');
     batch
 }
 

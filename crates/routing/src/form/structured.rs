@@ -2,7 +2,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
 
 use crate::enrich::Enrichments;
 use crate::event::{Data, Event, PayloadReading, Scalar};
@@ -12,42 +11,47 @@ pub(super) fn json(
     event: &Event<'_>,
     enrichments: &Enrichments,
     reading: PayloadReading,
-) -> String {
-    let mut text = String::with_capacity(OVERHEAD_BYTES + event.record().payload.len());
-    text.push('{');
+) -> Vec<u8> {
+    let mut body = Vec::with_capacity(OVERHEAD_BYTES + event.record().payload.len());
+    body.push(b'{');
     for (name, value) in event.attributes(enrichments, reading) {
-        member(&mut text, name, &json_of(&value));
+        begin(&mut body, name);
+        match &value {
+            Scalar::Text(text) => quote(&mut body, text),
+            Scalar::Integer(_) | Scalar::Json(_) => body.extend(value.text().as_bytes()),
+        }
     }
     match event.data(reading) {
         Data::None => {}
-        Data::Json(data) => member(&mut text, "data", data.trim_ascii()),
-        Data::Text(data) => member(&mut text, "data", &quoted(&data)),
+        Data::Json(data) => {
+            begin(&mut body, "data");
+            body.extend(data.trim_ascii().as_bytes());
+        }
+        Data::Text(data) => {
+            begin(&mut body, "data");
+            quote(&mut body, &data);
+        }
         Data::Binary(data) => {
-            member(&mut text, "data_base64", &format!("\"{}\"", STANDARD.encode(data)));
+            begin(&mut body, "data_base64");
+            quote(&mut body, &STANDARD.encode(data));
         }
     }
-    text.push('}');
-    text
+    body.push(b'}');
+    body
 }
 
-fn member(text: &mut String, name: &str, value: &str) {
-    if text.len() > 1 {
-        text.push(',');
+/// Begins a member.
+fn begin(body: &mut Vec<u8>, name: &str) {
+    if body.len() > 1 {
+        body.push(b',');
     }
-    text.push_str(&quoted(name));
-    text.push(':');
-    text.push_str(value);
+    quote(body, name);
+    body.push(b':');
 }
 
-fn json_of(value: &Scalar<'_>) -> String {
-    match value {
-        Scalar::Text(text) => quoted(text),
-        Scalar::Integer(_) | Scalar::Json(_) => value.text().into_owned(),
-    }
-}
-
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
+fn quote(body: &mut Vec<u8>, text: &str) {
+    // Writing to memory does not fail.
+    let _ = serde_json::to_writer(body, text);
 }
 
 /// What the attributes usually take.

@@ -164,8 +164,8 @@ fn a_batch_is_a_list_of_events() {
     assert_eq!(output.headers, [Header::new("content-type", BATCH_TYPE)]);
     let batch: Value = serde_json::from_slice(&output.body.expect("a body")).expect("JSON");
     assert_eq!(batch, json!([structured(&text_record("t", "{}"))]));
-    assert_eq!(batch_of([]), "[]");
-    assert_eq!(batch_of(["{}", "[1]"]), "[{},[1]]");
+    assert_eq!(batch_of([]), b"[]");
+    assert_eq!(batch_of([&b"{}"[..], b"[1]"]), b"[{},[1]]");
 }
 
 #[test]

@@ -136,6 +136,8 @@ fn all_problems_are_reported_in_their_order() {
     let found = parse(&text).expect_err("it is wrong");
     let lines: Vec<usize> = found.iter().map(|problem| problem.line).collect();
     assert_eq!(lines, [5, 12]);
+    let unknown: String = (0..300_000).map(|number| format!("k{number} = 1\n")).collect();
+    assert_eq!(problems(&unknown).len(), PROBLEMS_MAX);
     let many = "[[rules]]\n".repeat(PROBLEMS_MAX);
     assert_eq!(problems(&many).len(), PROBLEMS_MAX);
 }
