@@ -17,7 +17,7 @@ PAGE = ROOT / "docs/use/rules.md"
 EXAMPLE = re.compile(r"```console\n\$ quelea (.*?)\n(.*?)```", re.DOTALL)
 TIME = "2026-11-29T12:00:00Z"
 TARGETS = {
-    "http": 'target = { name = "t", type = "http", url = "https://example.com/in" }',
+    "http": 'target = { name = "t", type = "http", url = "https://example.com/in?code=secret" }',
     "kafka": 'target = { name = "t", type = "kafka", topic = "lake" }',
 }
 ENRICHMENTS = """enrichments = { site = "${client.attributes.site}", pfi = "${mqtt.message.pfi}" }"""
@@ -139,6 +139,7 @@ def sent(directory, target, form, *message):
         "-a", "site=Köln \"x\"", "--event-id", "id 1", "--expiry", "60", *message,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert "secret" not in done.stdout
     answer = json.loads(done.stdout)["rules"][0]
     headers = {header["name"]: header["value"] for header in answer["headers"]}
     body = answer["body_base64"]

@@ -23,7 +23,8 @@ pub(super) struct Answer<'r> {
 impl<'r> Answer<'r> {
     pub(super) fn new(rule: &'r Rule, event: &Event<'_>) -> Self {
         let failed = rule.failed(event);
-        let reason = match rule.verdict(event) {
+        let verdict = rule.verdict(event);
+        let reason = match verdict {
             Verdict::Matches => None,
             Verdict::Filter => Some(format!("filter '{}' does not match the topic", rule.filter())),
             Verdict::Condition(condition) => Some(format!("condition `{condition}` does not hold")),
@@ -32,11 +33,12 @@ impl<'r> Answer<'r> {
             && !event.is_text()
             && rule.payload() == PayloadReading::Declared;
         let asks_data = failed.iter().any(|condition| condition.asks_data());
+        let is_near = matches!(verdict, Verdict::Condition(_));
         let matches = reason.is_none();
         Self {
             rule,
             reason,
-            hint: (is_unread && asks_data).then_some(UNREAD),
+            hint: (is_unread && asks_data && is_near).then_some(UNREAD),
             failed: failed.into_iter().map(ToString::to_string).collect(),
             output: matches.then(|| rule.output(event)),
             key: rule.target().and_then(|target| target.destination.key(event.record())),
@@ -61,7 +63,7 @@ pub(super) fn text(answers: &[Answer<'_>], event: &Event<'_>, notes: &[String]) 
     }
     let _ = writeln!(text, "message: {}", origin(event));
     if let Some(fault) = event.fault() {
-        let _ = writeln!(text, "note: its content type is that of a CloudEvent: {fault}");
+        let _ = writeln!(text, "note: it looks like a CloudEvent, but is wrapped: {fault}");
     }
     for answer in answers {
         let disabled = if answer.rule.is_enabled() { "" } else { " (disabled)" };
@@ -94,26 +96,37 @@ fn sent(answer: &Answer<'_>, output: &Output, text: &mut String) {
     let _ = match answer.rule.target() {
         None => writeln!(text, "  target: none"),
         Some(Target { name, destination: Destination::Http { url } }) => {
-            writeln!(text, "  target: {name}, http {url}")
+            writeln!(text, "  target: {name}, http {}", without_query(url))
         }
         Some(Target { name, destination: Destination::Kafka { topic, .. } }) => {
             writeln!(text, "  target: {name}, kafka topic {topic}")
         }
     };
     if let Some(key) = &answer.key {
-        let _ = writeln!(text, "  key: {key}");
+        let _ = writeln!(text, "  key: {}", base::seen(key));
     }
     for header in &output.headers {
-        let _ = writeln!(text, "  header: {}: {}", header.name, header.value);
+        let _ = writeln!(text, "  header: {}: {}", header.name, base::seen(&header.value));
     }
     let _ = match output.body.as_deref().map(std::str::from_utf8) {
         None => writeln!(text, "  body: none"),
-        Some(Ok(body)) => writeln!(text, "  body: {body}"),
+        Some(Ok(body)) => {
+            let lines: Vec<_> = body.split('\n').map(base::seen).collect();
+            writeln!(text, "  body: {}", lines.join("\n"))
+        }
         Some(Err(_)) => {
             let bytes = output.body.as_deref().unwrap_or_default();
             writeln!(text, "  body (base64): {}", STANDARD.encode(bytes))
         }
     };
+}
+
+/// The query of a URL is often a key.
+fn without_query(url: &str) -> String {
+    match url.split_once(['?', '#']) {
+        Some((plain, _)) => format!("{plain}?..."),
+        None => url.to_owned(),
+    }
 }
 
 /// The answers for a program.
@@ -158,7 +171,9 @@ fn rule_json(answer: &Answer<'_>) -> Value {
 fn target_json(target: &Target) -> Value {
     let Target { name, destination } = target;
     match destination {
-        Destination::Http { url } => json!({"name": name, "type": "http", "url": url}),
+        Destination::Http { url } => {
+            json!({"name": name, "type": "http", "url": without_query(url)})
+        }
         Destination::Kafka { topic, key } => {
             json!({"name": name, "type": "kafka", "topic": topic, "key": key.text()})
         }
