@@ -348,7 +348,12 @@ fn in_words(policy: &Policy, rule: &DecidingRule) -> String {
     }
 }
 
-fn attribute(text: &str) -> Result<(String, Attribute), String> {
+/// An attribute of a client from a flag: `NAME=VALUE`, where a number is one unless it is quoted.
+///
+/// # Errors
+///
+/// It has no name, or a number with too many digits.
+pub fn attribute(text: &str) -> Result<(String, Attribute), String> {
     let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
         return Err("an attribute must be NAME=VALUE".into());
     };
@@ -366,7 +371,7 @@ fn attribute(text: &str) -> Result<(String, Attribute), String> {
 }
 
 /// What has a name twice becomes a list.
-fn lists_of(attributes: &[(String, Attribute)]) -> Vec<(Box<str>, Attribute)> {
+pub fn lists_of(attributes: &[(String, Attribute)]) -> Vec<(Box<str>, Attribute)> {
     let all_of = |name: &str| {
         let own = attributes.iter().filter(|(other, _)| other == name);
         own.map(|(_, value)| value.clone()).collect::<Vec<_>>()

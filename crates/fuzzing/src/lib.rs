@@ -17,6 +17,7 @@ pub mod packet;
 pub mod properties;
 pub mod proxy_header;
 pub mod queries;
+pub mod rules;
 pub mod stream_file;
 pub mod ws_frame;
 pub mod ws_upgrade;
@@ -32,7 +33,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
     parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
     parser("decode_client", packet::decode_client, packet::client_seeds),
@@ -65,6 +66,7 @@ pub const TARGETS: [Target; 20] = [
     parser("properties", properties::properties, properties::seeds),
     parser("proxy_header", proxy_header::proxy_header, proxy_header::seeds),
     Target { name: "queries", run: queries::queries, cost: 5, seeds: queries::seeds },
+    Target { name: "rules", run: rules::rules, cost: 10, seeds: rules::seeds },
     parser("stream_file", stream_file::stream_file, stream_file::seeds),
     parser("ws_frame", ws_frame::ws_frame, ws_frame::seeds),
     parser("ws_upgrade", ws_upgrade::ws_upgrade, ws_upgrade::seeds),

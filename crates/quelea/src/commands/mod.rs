@@ -8,6 +8,7 @@
 pub mod doctor;
 pub mod health;
 pub mod import;
+pub mod rules;
 pub mod serve;
 
 use std::ffi::OsString;
@@ -51,6 +52,8 @@ pub enum Command {
     Ctl(ctl::CtlArgs),
     /// Check a policy file, and explain what it decides.
     Policy(policy::PolicyArgs),
+    /// Check files of rules, and show what they make of a message.
+    Rules(rules::RulesArgs),
     /// Translate the configuration of mosquitto or EMQX.
     Import(import::ImportArgs),
     /// Check whether a broker works, for health checks of containers.
@@ -100,6 +103,7 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Passwd(args) => passwd::run(&args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Policy(args) => policy::run(&args),
+        Command::Rules(args) => rules::run(&args),
         Command::Flock(args) => flock::run(args),
         Command::Import(args) => import::run(&args),
         Command::Health(args) => health::run(&args),

@@ -1,0 +1,217 @@
+//! `quelea rules`: checks files of rules, and shows what they make of a message.
+
+mod message;
+mod shown;
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
+use clap::{ArgGroup, Args, Subcommand};
+use routing::event_grid::EventGridError;
+use routing::rule_file::FILE_BYTES_MAX;
+use routing::{Event, Problem, Rule, event_grid, rule_file};
+
+use message::MessageArgs;
+
+/// The arguments of `quelea rules`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RulesArgs {
+    #[command(subcommand)]
+    command: RulesCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum RulesCommand {
+    /// Check files of rules, and print errors with their lines.
+    ///
+    /// Exit code: 0 all are valid, 2 one is invalid.
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
+    /// Show which rules match a message, the event it becomes, and its target.
+    ///
+    /// Nothing is sent. The broker does not run rules yet.
+    ///
+    /// Exit code: 0 an enabled rule matches, 1 none does, 2 an invalid file or message.
+    #[command(after_help = TEST_EXAMPLES)]
+    Test(Box<TestArgs>),
+}
+
+#[derive(Clone, Debug, Args)]
+struct CheckArgs {
+    /// Files of rules (TOML).
+    #[arg(required_unless_present = "event_grid")]
+    files: Vec<PathBuf>,
+    /// A file with exported resources of Azure Event Grid (JSON). May be repeated.
+    #[arg(long, value_name = "FILE")]
+    event_grid: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(group = ArgGroup::new("source").required(true).args(["rules", "event_grid"]))]
+struct TestArgs {
+    /// The file of rules (TOML).
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// A file with exported resources of Azure Event Grid (JSON).
+    #[arg(long, value_name = "FILE")]
+    event_grid: Option<PathBuf>,
+    #[command(flatten)]
+    message: MessageArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum RulesError {
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}", lines(path, problems))]
+    Rules { path: PathBuf, problems: Vec<Problem> },
+    #[error("{path}: {source}", path = path.display())]
+    EventGrid { path: PathBuf, source: EventGridError },
+    #[error("{0}")]
+    Message(String),
+}
+
+fn lines(path: &Path, problems: &[Problem]) -> String {
+    let lines = problems.iter().map(|problem| format!("{}:{problem}", path.display()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Runs the command; the result is the exit code.
+pub fn run(args: &RulesArgs) -> u8 {
+    match &args.command {
+        RulesCommand::Check(args) => check(args),
+        RulesCommand::Test(args) => test(args).unwrap_or_else(|error| {
+            complain(&error);
+            EXIT_USAGE
+        }),
+    }
+}
+
+/// All files are checked, though one is wrong.
+fn check(args: &CheckArgs) -> u8 {
+    let files = args.files.iter().map(|path| (path, rules_of(path)));
+    let exports = args.event_grid.iter().map(|path| (path, exported(path)));
+    let mut code = EXIT_OK;
+    for (path, loaded) in files.chain(exports) {
+        match loaded {
+            Ok(loaded) => {
+                print(summary(path, &loaded).as_bytes());
+            }
+            Err(error) => {
+                complain(&error);
+                code = EXIT_USAGE;
+            }
+        }
+    }
+    code
+}
+
+/// The rules of a file, and what there is to say about them.
+struct Rules {
+    rules: Vec<Rule>,
+    notes: Vec<String>,
+}
+
+fn rules_of(path: &Path) -> Result<Rules, RulesError> {
+    let text = read(path)?;
+    let rules = rule_file::parse(&text)
+        .map_err(|problems| RulesError::Rules { path: path.to_owned(), problems })?;
+    let notes = notes_of(&rules);
+    Ok(Rules { rules, notes })
+}
+
+fn exported(path: &Path) -> Result<Rules, RulesError> {
+    let text = read(path)?;
+    let imported = event_grid::read(&text)
+        .map_err(|source| RulesError::EventGrid { path: path.to_owned(), source })?;
+    let mut notes: Vec<String> = imported.notes.iter().map(ToString::to_string).collect();
+    notes.extend(notes_of(&imported.rules));
+    Ok(Rules { rules: imported.rules, notes })
+}
+
+fn notes_of(rules: &[Rule]) -> Vec<String> {
+    let of_rule = |rule: &Rule| {
+        let name = rule.name().to_owned();
+        rule.notes().into_iter().map(move |note| format!("rule {name}: {note}"))
+    };
+    rules.iter().flat_map(of_rule).collect()
+}
+
+fn read(path: &Path) -> Result<String, RulesError> {
+    let fail = |source| RulesError::Read { path: path.to_owned(), source };
+    let bytes = read_at_most(path, FILE_BYTES_MAX).map_err(fail)?;
+    String::from_utf8(bytes).map_err(|_| {
+        fail(io::Error::new(io::ErrorKind::InvalidData, "the file must be text in UTF-8"))
+    })
+}
+
+/// The bytes of a file.
+fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    match bytes.len() > bytes_max {
+        true => {
+            let detail = format!("the file must have at most {bytes_max} bytes");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, detail))
+        }
+        false => Ok(bytes),
+    }
+}
+
+fn summary(path: &Path, Rules { rules, notes }: &Rules) -> String {
+    let path = path.display();
+    let mut text: String = notes.iter().map(|note| format!("note: {path}: {note}\n")).collect();
+    let enabled = rules.iter().filter(|rule| rule.is_enabled()).count();
+    text.push_str(&format!("{path}: valid: rules {}, enabled {enabled}\n", rules.len()));
+    base::seen_lines(&text).into_owned()
+}
+
+fn test(args: &TestArgs) -> Result<u8, RulesError> {
+    let loaded = match (&args.rules, &args.event_grid) {
+        (Some(path), _) => rules_of(path)?,
+        (None, Some(path)) => exported(path)?,
+        // The flags are a group, of which one is required.
+        (None, None) => Rules { rules: Vec::new(), notes: Vec::new() },
+    };
+    let message = args.message.read().map_err(RulesError::Message)?;
+    let code = message.with_record(|record| {
+        let event = Event::new(record);
+        let answers: Vec<_> =
+            loaded.rules.iter().map(|rule| shown::Answer::new(rule, &event)).collect();
+        let text = match args.json {
+            true => shown::json(&answers, &event, &loaded.notes),
+            false => shown::text(&answers, &event, &loaded.notes),
+        };
+        print(text.as_bytes());
+        match answers.iter().any(|answer| answer.is_routed()) {
+            true => EXIT_OK,
+            false => EXIT_FAILURE,
+        }
+    });
+    Ok(code)
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  quelea rules check rules.toml
+  quelea rules test --rules rules.toml -t plants/7/motor -m '{\"celsius\": 91}' --pfi 1";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  quelea rules check rules.toml more-rules.toml
+  quelea rules check --event-grid exported.json";
+
+const TEST_EXAMPLES: &str = "\
+Examples:
+  quelea rules test --rules rules.toml -t plants/7/motor -m '{\"celsius\": 91}' --pfi 1
+  quelea rules test --rules rules.toml -t plants/7 -m on -i c7 -u anna -a site=berlin
+  quelea rules test --rules rules.toml -t plants/7 -m on --property unit=C --json
+  quelea rules test --rules rules.toml --message-file message.json
+  quelea rules test --event-grid exported.json -t plants/7 -m 21 --content-type text/plain";
