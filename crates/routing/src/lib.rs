@@ -5,6 +5,9 @@
 //! over the event, enrichments, a form and a target. [`Rule::verdict`] says whether it matches, and
 //! [`Rule::output`] makes the headers and the body that the target receives.
 //!
+//! A [`Cursor`] knows how far a consumer is, and that all outcomes add up. A [`Dispatch`] says what
+//! is sent to a target next, and what its answers mean. Nothing uses these two yet.
+//!
 //! Rules are read from TOML ([`rule_file::parse`]) and from the JSON of Azure Event Grid
 //! ([`event_grid::read`]).
 //!
@@ -18,6 +21,8 @@
 //! - An enrichment takes precedence over an attribute of the same name: publishers cannot forge it.
 
 pub mod condition;
+pub mod cursor;
+pub mod dispatch;
 pub mod enrich;
 pub mod event;
 pub mod event_grid;
@@ -32,6 +37,8 @@ mod media_type;
 mod testing;
 
 pub use condition::{Condition, ConditionError, Given, Operator, RawCondition};
+pub use cursor::{Cursor, Outcome};
+pub use dispatch::{Dispatch, DispatchRules};
 pub use enrich::{Enriched, Enrichment, EnrichmentError, Enrichments, Template, Variable};
 pub use event::{Event, Origin, PayloadReading};
 pub use form::{Binding, Form, Header, Output};
