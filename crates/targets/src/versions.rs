@@ -1,8 +1,8 @@
 //! The first requests of a connection to Kafka, up to the answer that names the server's versions.
 //!
 //! krafka begins with version 4 of ApiVersions. Azure Event Hubs closes the connection on it, while
-//! servers of Kafka answer that the version is unsupported. This answer is given here, so that every
-//! server is asked in version 3, as older clients do.
+//! servers of Kafka answer that the version is unsupported. This answer is given here, so every
+//! server is asked in version 3, as by older clients.
 
 use std::io;
 
