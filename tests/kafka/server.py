@@ -14,7 +14,7 @@ from ports import free_ports
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct-horse"
 START_TIME_MAX = 180
-CLUSTER = "cXVlbGVhLXRlc3RzLWthZg"
+CLUSTER = "quelea-tests-of-kafkaA"
 LISTENERS = ["PLAIN", "MTLS", "SASL", "SASLTLS", "METADATA", "HUB", "CONTROLLER"]
 PROTOCOLS = {"MTLS": "SSL", "SASL": "SASL_PLAINTEXT", "SASLTLS": "SASL_SSL"}
 

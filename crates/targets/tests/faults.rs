@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn settings(server: SocketAddr) -> Settings {
     Settings {
-        networks: Networks::permitting(vec!["127.0.0.0/8".parse().unwrap()]),
+        networks: Networks::permitting(vec!["127.0.0.0/8".parse().expect("a network")]),
         request_time_max: Duration::from_millis(300),
         delivery_time_max: Duration::from_millis(600),
         ..Settings::new(vec![server.to_string()])
@@ -26,7 +26,8 @@ fn start(threads: &Threads, settings: Settings) -> (Kafka, Receiver<Answer>) {
     let report = Arc::new(move |answer| {
         let _ = answered.send(answer);
     });
-    (Kafka::start(threads, settings, Arc::new(System), report).unwrap(), answers)
+    let target = Kafka::start(threads, settings, Arc::new(System), report);
+    (target.expect("valid settings"), answers)
 }
 
 fn batch(id: u64) -> Batch {
@@ -42,8 +43,8 @@ fn batch(id: u64) -> Batch {
 
 /// A server that treats each connection so.
 fn server(serve: fn(TcpStream)) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             std::thread::spawn(move || serve(stream));
