@@ -42,6 +42,29 @@ def test_kill_9_in_mid_stream_loses_and_doubles_nothing(kafka, send):
     check(kafka.read(topic), 300_000)
 
 
+def test_what_has_no_answer_in_time_comes_again_in_order(kafka, send):
+    """Kafka is away for longer than a delivery may take: records are sent again, by a new epoch."""
+    topic = kafka.create("again")
+    short = ["--request-ms", 1000, "--delivery-ms", 2000]
+    sender = send("--topic", topic, "--count", 300_000, "--size", 200, *short)
+    sender.wait_for(50_000)
+    kafka.kill()
+    sender.wait_until(lambda line: line.get("first") in ("unknown", "unavailable"))
+    kafka.start()
+    summary = sender.summary()
+    assert summary["accepted"] == 300_000
+    last_copies = {}
+    for messages in kafka.read(topic).values():
+        for message in messages:
+            number = int(message.value()[:12])
+            copies = last_copies.setdefault(message.key(), {})
+            copies.pop(number, None)
+            copies[number] = True
+    assert sum(map(len, last_copies.values())) == 300_000
+    for key, copies in last_copies.items():
+        assert list(copies) == sorted(copies), key
+
+
 def test_kafka_that_is_away_is_said_and_waited_for(kafka, send):
     topic = kafka.create("away")
     kafka.kill()
