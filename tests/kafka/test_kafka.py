@@ -1,7 +1,10 @@
 """The Kafka target against a real Kafka, read back by confluent-kafka (librdkafka)."""
 
 import base64
+import http.server
 import json
+import signal
+import threading
 import time
 
 import pytest
@@ -70,6 +73,21 @@ def test_what_has_no_answer_in_time_comes_again_in_order(kafka, send):
     check_last_copies(kafka.read(topic), 300_000)
 
 
+def test_kafka_that_hangs_in_mid_stream(kafka, send):
+    """What it still stores of old requests, once it goes on, is not behind newer records."""
+    topic = kafka.create("hanging")
+    short = ["--request-ms", 1000, "--delivery-ms", 2000]
+    sender = send("--topic", topic, "--count", 300_000, "--size", 200, *short)
+    sender.wait_for(50_000)
+    kafka.child.send_signal(signal.SIGSTOP)
+    try:
+        sender.wait_until(lambda line: line.get("first") in ("unknown", "unavailable"))
+    finally:
+        kafka.child.send_signal(signal.SIGCONT)
+    assert sender.summary()["accepted"] == 300_000
+    check_last_copies(kafka.read(topic), 300_000)
+
+
 def test_kafka_that_is_away_is_said_and_waited_for(kafka, send):
     topic = kafka.create("away")
     kafka.kill()
@@ -97,7 +115,7 @@ def test_a_record_over_the_own_limit_is_refused_without_kafka(kafka, send):
     topic = kafka.create("larger")
     summary = send("--topic", topic, "--count", 1000, "--large", "7:2000000").summary()
     assert summary["refused"] == [7]
-    assert summary["reasons"]["refused"] == ["the record has 2000022 bytes, more than 1048576"]
+    assert summary["reasons"]["refused"] == ["the record has 2000042 bytes, more than 1048576"]
     check(kafka.read(topic), 1000, without=[7])
 
 
@@ -139,19 +157,54 @@ def test_a_wrong_password_is_said_and_the_right_one_is_tried(kafka, send, tmp_pa
     check(kafka.read(topic), 1000)
 
 
-def test_a_token_logs_in(kafka, send, tmp_path):
-    topic = kafka.create("token")
+def token():
+    """Without a signature: Kafka's own validator for tests takes it."""
 
     def part(value):
         return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
     now = int(time.time())
     claims = {"sub": "ann", "iat": now, "exp": now + 3600}
+    return f"{part({'alg': 'none'})}.{part(claims)}."
+
+
+def test_a_token_logs_in(kafka, send, tmp_path):
+    topic = kafka.create("token")
     file = tmp_path / "token"
-    file.write_text(f"{part({'alg': 'none'})}.{part(claims)}.\n")
+    file.write_text(f"{token()}\n")
     login = ["--login", f"oauthbearer::{file}"]
     sender = send("--topic", topic, "--count", 1000, *login, listener="SASL")
     assert sender.summary()["counts"] == {"accepted": 1000}
+
+
+class Tokens(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        login = base64.b64decode(self.headers["Authorization"].removeprefix("Basic "))
+        form = self.rfile.read(int(self.headers["Content-Length"]))
+        is_right = (login, form) == (b"quelea:secret", b"grant_type=client_credentials")
+        self.send_response(200 if is_right else 401)
+        self.end_headers()
+        answer = {"access_token": token(), "token_type": "Bearer", "expires_in": 3600}
+        self.wfile.write(json.dumps(answer if is_right else {}).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_token_of_an_identity_provider_logs_in(kafka, send, tmp_path):
+    topic = kafka.create("identity")
+    file = tmp_path / "secret"
+    file.write_text("secret\n")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Tokens) as provider:
+        threading.Thread(target=provider.serve_forever, daemon=True).start()
+        url = ["--token-url", f"http://127.0.0.1:{provider.server_port}/token"]
+        wrong = ["--login", f"oauthbearer-from:other:{file}", *url, "--give-up-ms", 2000]
+        summary = send("--topic", topic, *wrong, listener="SASL").summary()
+        assert "the token endpoint answered 401" in summary["reasons"]["unavailable"][0]
+        right = ["--login", f"oauthbearer-from:quelea:{file}", *url]
+        sender = send("--topic", topic, "--count", 1000, *right, listener="SASL")
+        assert sender.summary()["counts"] == {"accepted": 1000}
+        provider.shutdown()
 
 
 def test_password_over_tls(kafka, send, authority, tmp_path):

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::json;
-use targets::kafka::{Kafka, Login, Settings};
+use targets::kafka::{Kafka, Login, Settings, TokenEndpoint};
 use targets::{
     Answer, Batch, Networks, Outcome, Record, Secret, System, Target, Threads, TlsFiles,
 };
@@ -275,12 +275,17 @@ fn set(settings: &mut Settings, name: &str, value: &str) -> Result<()> {
         }
         "--key" => settings.tls = Some(TlsFiles { key: Some(value.into()), ..tls(settings) }),
         "--login" => settings.login = Some(login(value)?),
+        "--token-url" => match &mut settings.login {
+            Some(Login::OAuthBearerFrom(endpoint)) => endpoint.url = value.to_owned(),
+            _ => bail!("--token-url needs --login oauthbearer-from:ID:FILE before it"),
+        },
         _ => bail!("unknown option {name}"),
     }
     Ok(())
 }
 
-/// `plain:NAME:FILE`, `scram-sha-256:NAME:FILE`, `scram-sha-512:NAME:FILE` or `oauthbearer::FILE`.
+/// `plain:NAME:FILE`, `scram-sha-256:NAME:FILE`, `scram-sha-512:NAME:FILE`, `oauthbearer::FILE`, or
+/// `oauthbearer-from:ID:FILE` with a `--token-url` behind it.
 fn login(text: &str) -> Result<Login> {
     let mut parts = text.splitn(3, ':');
     let mut part = || parts.next().map(str::to_owned).context("--login MECHANISM:NAME:FILE");
@@ -291,6 +296,13 @@ fn login(text: &str) -> Result<Login> {
         "scram-sha-256" => Login::ScramSha256 { username, password: secret },
         "scram-sha-512" => Login::ScramSha512 { username, password: secret },
         "oauthbearer" => Login::OAuthBearer { token: secret },
+        "oauthbearer-from" => Login::OAuthBearerFrom(TokenEndpoint {
+            url: String::new(),
+            client_id: username,
+            client_secret: secret,
+            scope: None,
+            ca: None,
+        }),
         _ => bail!("unknown mechanism {mechanism}"),
     })
 }

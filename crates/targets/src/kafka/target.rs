@@ -202,14 +202,10 @@ impl Worker {
         let deadline = tokio::time::Instant::now() + self.settings.delivery_time_max;
         let mut queued = Vec::with_capacity(records.len());
         for record in records {
-            let bytes = bytes_of(record);
             queued.push(if let Some(outcome) = failed.get(&*record.topic) {
                 Err(outcome.clone())
-            } else if bytes > self.settings.record_bytes_max {
-                let max = self.settings.record_bytes_max;
-                Err(Outcome::Refused(
-                    format!("the record has {bytes} bytes, more than {max}").into(),
-                ))
+            } else if let Some(fault) = fault_of(record, self.settings.record_bytes_max) {
+                Err(Outcome::Refused(fault.into()))
             } else {
                 let queueing = connection.producer.enqueue(to_kafka(record));
                 let result = match timeout_at(deadline, queueing).await {
@@ -299,15 +295,65 @@ fn to_kafka(record: &Record) -> krafka::Record {
     sent
 }
 
-/// As the server counts a record, but for its lengths.
+/// Why no server could accept the record.
+fn fault_of(record: &Record, bytes_max: usize) -> Option<String> {
+    let (topic, bytes, headers) = (&*record.topic, bytes_of(record), record.headers.len());
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if !(1..=TOPIC_BYTES_MAX).contains(&topic.len())
+        || !topic.bytes().all(is_valid)
+        || [".", ".."].contains(&topic)
+    {
+        let valid = "1 to 249 letters, digits, `.`, `_` and `-`";
+        return Some(format!("the name of a Kafka topic must have {valid}, got `{topic}`"));
+    }
+    if headers > HEADERS_MAX {
+        return Some(format!("the record has {headers} headers, more than {HEADERS_MAX}"));
+    }
+    (bytes > bytes_max).then(|| format!("the record has {bytes} bytes, more than {bytes_max}"))
+}
+
+/// An upper bound of what the server counts, but for the lengths of key and value.
 fn bytes_of(record: &Record) -> usize {
     let key = record.key.as_ref().map_or(0, |key| key.len());
-    let headers = record.headers.iter().map(|(name, value)| name.len() + value.len());
+    let headers = record.headers.iter();
+    let headers = headers.map(|(name, value)| name.len() + value.len() + HEADER_OVERHEAD);
     key + record.value.len() + headers.sum::<usize>()
 }
 
+const TOPIC_BYTES_MAX: usize = 249;
+/// Far more than anybody needs, and fewer than the library takes.
+const HEADERS_MAX: usize = 1000;
+/// The two lengths of a header.
+const HEADER_OVERHEAD: usize = 10;
 /// Batches that wait for their turn. More are returned to the caller.
 const QUEUED_BATCHES_MAX: usize = 64;
 /// Batches that are being sent at a time.
 const SENDING_BATCHES_MAX: usize = 32;
 const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(topic: &str) -> Record {
+        let (key, value) = (Some("key".into()), "value".into());
+        Record { topic: topic.into(), key, value, headers: Vec::new(), time_ms: None }
+    }
+
+    #[test]
+    fn records_that_no_server_accepts_are_refused_here() {
+        for topic in ["a", "Fleet.eu_1-x", "...", &"x".repeat(249)] {
+            assert_eq!(fault_of(&record(topic), 100), None, "{topic}");
+        }
+        for topic in ["", ".", "..", "a/b", "a b", "ä", &"x".repeat(250)] {
+            let fault = fault_of(&record(topic), 100).expect(topic);
+            assert!(fault.contains("must have 1 to 249") && fault.contains(topic), "{fault}");
+        }
+        assert_eq!(fault_of(&record("t"), 8), None);
+        let fault = fault_of(&record("t"), 7).unwrap();
+        assert_eq!(fault, "the record has 8 bytes, more than 7");
+        let many = Record { headers: vec![("h".into(), "v".into()); 1001], ..record("t") };
+        let fault = fault_of(&many, 100_000).unwrap();
+        assert_eq!(fault, "the record has 1001 headers, more than 1000");
+    }
+}
