@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "tests/e2e/.venv/bin"
 QUELEA = ROOT / "target/debug/quelea"
 PAGES = ROOT / "tests/pages/.venv/bin/python"
+KAFKA = ROOT / "tests/kafka/.venv/bin/python"
 PYTEST = [str(VENV / "python"), "-m", "pytest", "-q"]
 # End-to-end tests wait most of the time: four files at once use a third of a core, a siege uses one.
 WAITING = ["-n", "5", "--dist", "loadfile"]
@@ -98,6 +99,8 @@ SUITES = [
     ("packages", [*PYTEST, *BUSY, "tests/packages"], count_pytest),
     # Three brokers on three NATS servers; `make cluster-test` is the long form.
     ("cluster", ["python3", "tests/cluster/rounds.py", "--short"], count_cluster),
+    # The client of Kafka on a real Kafka. Without Java and Maven all its tests are skipped.
+    ("kafka", [str(KAFKA), "-m", "pytest", "-q", "-rs", "--durations=5", "tests/kafka"], count_pytest),
     # The hot path in instructions, against the committed baseline: see its own help.
     ("instructions", ["python3", "tests/instructions.py", "--check"], count_guard),
     ("lint", ["python3", "tests/lint.py"], count_guard),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
 use rustls::{
@@ -106,7 +106,7 @@ impl TlsClientContext {
 
     /// The cryptography of all TLS here.
     pub fn provider() -> CryptoProvider {
-        aws_lc_rs::default_provider()
+        super::cryptography()
     }
 
     /// For other users of rustls, such as clients of HTTP.
@@ -128,7 +128,7 @@ pub(crate) fn parse_server_name(host: &str) -> Result<ServerName<'static>, TlsEr
 
 /// Only these cipher suites; all if none is named.
 fn provider(ciphers: &[String]) -> Result<CryptoProvider, TlsError> {
-    let mut provider = aws_lc_rs::default_provider();
+    let mut provider = super::cryptography();
     let name_of = |suite: &SupportedCipherSuite| {
         let name = format!("{:?}", suite.suite());
         // rustls distinguishes those of TLS 1.3; IANA does not.

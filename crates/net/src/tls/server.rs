@@ -231,7 +231,7 @@ fn chain_note(
 /// The suites with AES-128 and SHA-256 first. Clients put SHA-384 first, which few processors have
 /// instructions for, and hashing is a good part of a handshake.
 fn provider() -> CryptoProvider {
-    let mut provider = aws_lc_rs::default_provider();
+    let mut provider = super::cryptography();
     provider.cipher_suites.sort_by_key(|suite| !SUITES_FIRST.contains(&suite.suite()));
     provider
 }
