@@ -1,5 +1,5 @@
-//! Where rules send: a batch of records goes in, an outcome per record comes out. The one target so
-//! far is Kafka.
+//! Where rules send: a batch of records goes in, an outcome per record comes out. Targets are Kafka
+//! and webhooks.
 //!
 //! **Does not know** cursors, rules and MQTT: the caller decides what is sent again, and when.
 //!
@@ -12,12 +12,14 @@
 
 mod batch;
 mod dial;
+mod jobs;
 pub mod kafka;
 mod networks;
 mod relay;
 mod secret;
 mod threads;
 mod versions;
+pub mod webhook;
 
 pub use batch::{Answer, Answers, Batch, Full, Outcome, Record, Target};
 pub use dial::{DialError, Dialer, Resolve, System, TlsFiles};

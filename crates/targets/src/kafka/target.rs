@@ -2,33 +2,24 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use krafka::producer::DeliveryHandle;
-use tokio::sync::{Mutex, RwLock, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::{timeout, timeout_at};
 
 use super::connection::{BATCH_BYTES, Connection, explain};
 use super::errors::{About, is_fatal, outcome};
 use super::settings::{Login, Settings, SettingsError};
 use super::token::Tokens;
-use crate::batch::{Answer, Answers, Batch, Full, Outcome, Record, Target, keep_order};
+use crate::batch::{Answers, Batch, Full, Outcome, Record, Target, keep_order};
 use crate::dial::{Dialer, Resolve};
+use crate::jobs::{Job, Jobs, STOP_TIME_MAX, work_off};
 use crate::threads::Threads;
 
 /// A Kafka cluster as a target. It connects with the first batch, and again when it must.
 pub struct Kafka {
-    queue: mpsc::Sender<Job>,
-    answers: Answers,
-}
-
-/// A batch that has no answer yet. It gets one when it is dropped.
-struct Job {
-    batch: Batch,
-    answers: Answers,
-    is_begun: bool,
-    is_answered: bool,
+    jobs: Jobs,
 }
 
 /// What the jobs share.
@@ -71,79 +62,25 @@ impl Kafka {
             _ => None,
         };
         let dialer = Dialer::new(resolver, networks, tls, time_max);
-        let (queue, jobs) = mpsc::channel(QUEUED_BATCHES_MAX);
+        let (queue, jobs) = Jobs::new(answers);
         let worker = Worker { settings, dialer, tokens, link: Mutex::default() };
         threads.handle().spawn(run(jobs, Arc::new(worker)));
-        Ok(Self { queue, answers })
+        Ok(Self { jobs: queue })
     }
 }
 
 impl Target for Kafka {
     fn send(&self, batch: Batch) -> Result<(), Full> {
-        // A permit first, so that a batch is not answered and returned.
-        match self.queue.try_reserve() {
-            Ok(permit) => {
-                let answers = Arc::clone(&self.answers);
-                permit.send(Job { batch, answers, is_begun: false, is_answered: false });
-                Ok(())
-            }
-            Err(_) => Err(Full(batch)),
-        }
+        self.jobs.put(batch)
     }
 }
 
-impl Job {
-    fn answer(&mut self, outcomes: Vec<Outcome>) {
-        if !std::mem::replace(&mut self.is_answered, true) {
-            (self.answers)(Answer { id: self.batch.id, outcomes });
-        }
-    }
-
-    fn answer_all(&mut self, outcome: Outcome) {
-        self.answer(vec![outcome; self.batch.records.len()]);
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let text = "the target was stopped".into();
-        self.answer_all(match self.is_begun {
-            true => Outcome::Unknown(text),
-            false => Outcome::Unavailable(text),
-        });
-    }
-}
-
-/// Sends batches until the target is dropped.
-async fn run(mut jobs: mpsc::Receiver<Job>, worker: Arc<Worker>) {
-    let mut sending = JoinSet::new();
-    // Batches share it; a batch that must be alone has it for itself, in the order of arrival.
-    let alone = Arc::new(RwLock::new(()));
-    loop {
-        tokio::select! {
-            Some(_) = sending.join_next(), if !sending.is_empty() => {}
-            job = jobs.recv(), if sending.len() < SENDING_BATCHES_MAX => {
-                let Some(job) = job else { break };
-                let worker = Arc::clone(&worker);
-                if job.batch.is_alone {
-                    let permit = Arc::clone(&alone).write_owned().await;
-                    sending.spawn(async move {
-                        let _permit = permit;
-                        worker.send(job).await;
-                    });
-                } else {
-                    let permit = Arc::clone(&alone).read_owned().await;
-                    sending.spawn(async move {
-                        let _permit = permit;
-                        worker.send(job).await;
-                    });
-                }
-            }
-        }
-    }
-    let all = async { while sending.join_next().await.is_some() {} };
-    let _ = timeout(STOP_TIME_MAX, all).await;
-    drop(sending);
+async fn run(jobs: mpsc::Receiver<Job>, worker: Arc<Worker>) {
+    let send = |job| {
+        let worker = Arc::clone(&worker);
+        async move { worker.send(job).await }
+    };
+    work_off(jobs, SENDING_BATCHES_MAX, send).await;
     if let Some(connection) = worker.link.lock().await.connection.take() {
         connection.close(STOP_TIME_MAX).await;
     }
@@ -151,7 +88,7 @@ async fn run(mut jobs: mpsc::Receiver<Job>, worker: Arc<Worker>) {
 
 impl Worker {
     async fn send(&self, mut job: Job) {
-        job.is_begun = true;
+        job.begin();
         // The library keeps its own limits; this one is for its faults.
         let time_max = 4 * self.settings.request_time_max + 2 * self.settings.delivery_time_max;
         match timeout(time_max, self.outcomes(&job.batch)).await {
@@ -325,11 +262,8 @@ const TOPIC_BYTES_MAX: usize = 249;
 const HEADERS_MAX: usize = 1000;
 /// The two lengths of a header.
 const HEADER_OVERHEAD: usize = 10;
-/// Batches that wait for their turn. More are returned to the caller.
-const QUEUED_BATCHES_MAX: usize = 64;
 /// Batches that are being sent at a time.
 const SENDING_BATCHES_MAX: usize = 32;
-const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
