@@ -18,7 +18,9 @@ BINARIES = Path(os.environ.get("QUELEA_BIN", ROOT / "target/debug/quelea")).reso
 SEND = BINARIES / "examples/kafka_send"
 
 
+@pytest.fixture(scope="session")
 def jars():
+    """The directory of Kafka's jars. Without Java or Maven there is none."""
     done = subprocess.run([ROOT / "tests/kafka/install"], capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"no Kafka: {done.stderr.strip().splitlines()[-1]}")
@@ -31,8 +33,8 @@ def authority(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory, authority):
-    server = Kafka(tmp_path_factory.mktemp("kafka"), jars(), authority)
+def kafka(jars, tmp_path_factory, authority):
+    server = Kafka(tmp_path_factory.mktemp("kafka"), jars, authority)
     server.start()
     yield server
     server.kill()
