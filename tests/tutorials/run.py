@@ -139,6 +139,8 @@ class Terminal:
             ["bash", "--norc", "--noprofile"], cwd=directory, env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace", start_new_session=True, bufsize=1,
+            # Ignored if this was started in the background of a shell.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.lines, self.read, self.changed = [], 0, threading.Condition()
         threading.Thread(target=self._collect, daemon=True).start()
