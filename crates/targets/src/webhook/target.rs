@@ -192,7 +192,9 @@ impl Worker {
         let asked = Instant::now();
         let mut state = self.state.lock().await;
         if let Some(reason) = &state.gone {
-            return Err(format!("{reason}: it is not asked again until it is resumed").into());
+            return Err(
+                format!("{reason}: the target sends nothing until it is started again").into()
+            );
         }
         if state.is_validated || self.settings.validation == Validation::None {
             return Ok(());

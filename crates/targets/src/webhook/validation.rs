@@ -9,7 +9,6 @@ use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 
 use super::client::Client;
-use super::verdict::is_consent;
 
 /// The answer to OPTIONS, as CloudEvents has it: the least time between two requests, if the
 /// endpoint limits their rate.
@@ -21,7 +20,7 @@ pub(super) fn consent(answer: &Response<Bytes>, origin: &str) -> Result<Option<D
     let status = answer.status();
     let allowed = text_of(answer.headers(), "webhook-allowed-origin");
     let is_allowed = allowed.is_some_and(|it| it == "*" || it.eq_ignore_ascii_case(origin));
-    if !is_consent(status) || !is_allowed {
+    if !status.is_success() || !is_allowed {
         let allowed = allowed.unwrap_or("none");
         return Err(format!(
             "the endpoint does not consent: OPTIONS was answered {status} with \

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use hyper::Response;
 use hyper::header::{HeaderMap, RETRY_AFTER};
-use hyper::{Response, StatusCode};
 
 use crate::batch::Outcome;
 
@@ -85,10 +85,6 @@ fn retry_after(headers: &HeaderMap, now: Now) -> Option<Duration> {
         }
     };
     Some(asked.min(PAUSE_MAX))
-}
-
-pub(super) fn is_consent(status: StatusCode) -> bool {
-    status.is_success()
 }
 
 /// Of an endpoint that has too many requests and does not say until when.
