@@ -16,7 +16,7 @@ mod terminal;
 
 pub use clock::{Clock, wall_ms};
 pub use lines::json_line;
-pub use process::{Process, resident_bytes};
+pub use process::{Process, ending_the_process, resident_bytes};
 pub use random::{equal_in_constant_time, random};
 pub use shown::{seen, seen_json, seen_lines, shown};
 pub use terminal::{

@@ -59,6 +59,23 @@ fn open_files() -> Option<u64> {
     }
 }
 
+/// Does the work, and ends the process if that panics. Others would wait for answers that never
+/// come, or keep promises of which nobody knows. The panic hook has reported it by then.
+pub fn ending_the_process<T>(work: impl FnOnce() -> T) -> T {
+    let abort = AbortOnUnwind;
+    let result = work();
+    std::mem::forget(abort);
+    result
+}
+
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,13 +9,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
+use base::ending_the_process;
 use storage::stream::{
     BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, FILE_TAIL_BYTES, FileFault, FileIdentity, FileIndex,
     FoundFile, StreamCommand, StreamCommandId, StreamRefusal, check_reach,
 };
 use storage::{Fault, FaultKind};
-
-use crate::thread::ending_the_process;
 
 /// The files of one stream, and the system calls on them.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use base::ending_the_process;
 use storage::{
     Command, CommandQueue, Completion, FaultKind, InPlace, InPlaceEnd, Outcome, RoundRules,
     Submission,
@@ -166,21 +167,6 @@ impl Drop for CommitQueue {
             // As above.
             let _ = thread.join();
         }
-    }
-}
-
-/// A panic of a disk's thread ends the process: journals would wait for answers that never come.
-pub(super) fn ending_the_process(run: impl FnOnce()) {
-    let abort = AbortOnUnwind;
-    run();
-    std::mem::forget(abort);
-}
-
-struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
     }
 }
 

@@ -616,29 +616,22 @@ fn spawn(
     run: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> anyhow::Result<JoinHandle<()>> {
     let body = move || {
-        let abort = AbortOnUnwind;
-        if let Some(core) = core {
-            pin_to(core);
-        }
-        if let Err(error) = run() {
+        let work = || {
+            if let Some(core) = core {
+                pin_to(core);
+            }
+            run()
+        };
+        if let Err(error) = base::ending_the_process(work) {
             tracing::error!(%error, "a thread of the broker failed; the process exits");
             Logging::flush_installed();
             std::process::abort();
         }
-        std::mem::forget(abort);
     };
     std::thread::Builder::new()
         .name(name.clone())
         .spawn(body)
         .with_context(|| format!("cannot start thread {name}"))
-}
-
-struct AbortOnUnwind;
-
-impl Drop for AbortOnUnwind {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
 }
 
 fn join(threads: Vec<JoinHandle<()>>) {
