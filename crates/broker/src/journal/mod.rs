@@ -17,6 +17,7 @@
 mod fact;
 mod list;
 pub(crate) mod queue;
+mod stream_record;
 mod wire;
 
 pub use fact::{
@@ -24,3 +25,4 @@ pub use fact::{
 };
 pub use list::{InFlight, InFlightBuf, Progress, ProgressBuf, ProgressEntry, Runs, Sent, Stage};
 pub use queue::{QueueId, QueueNumber};
+pub use stream_record::{StreamRecord, put_attributes, read_attributes};
