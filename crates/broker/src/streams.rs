@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Durability, Scope};
 
@@ -35,6 +36,8 @@ pub struct StreamSettings {
     pub payload_bytes_max: usize,
     /// When an acknowledgement may leave: `Disk` or above.
     pub level: Durability,
+    /// The stream is full, and refuses what matches. Its owner raises it.
+    pub is_full: Arc<Flag>,
 }
 
 /// The streams of all shards.
@@ -43,6 +46,23 @@ pub struct StreamSet {
     /// Random, of this process ([`crate::journal::StreamRecord::life`]).
     pub life: u64,
     pub streams: Vec<StreamSettings>,
+    /// So much waits for files that publishers of all streams are paused. Their owner raises it.
+    pub is_behind: Arc<Flag>,
+}
+
+/// What one thread says and many read.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    pub fn set(&self, is_raised: bool) {
+        self.0.store(is_raised, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// What a shard reports, in its order.
@@ -74,6 +94,8 @@ pub enum OrderRefusal {
     Failed,
     /// The stream is not there any more.
     NoStream,
+    /// The record is larger than a journal takes.
+    TooLarge,
 }
 
 /// What the owner of streams has a shard do. Each is answered by [`StreamNews::Done`].
@@ -102,7 +124,9 @@ pub enum StreamChange {
         consumer: ConsumerNumber,
         cursor: Vec<u8>,
         stream: StreamNumber,
-        record: Arc<Vec<u8>>,
+        /// That of the stream.
+        level: Durability,
+        record: StoredRecord,
     },
 }
 
