@@ -80,8 +80,8 @@ impl Owner {
     fn payloads(&self, stream: StreamNumber) -> Vec<(u64, String)> {
         let own = self.stored.get(&stream);
         let payload = |record: &StoredRecord| {
-            let record = StreamRecord::decode(&record.bytes).unwrap();
-            String::from_utf8(record.payload.to_vec()).unwrap()
+            let record = StreamRecord::decode(&record.bytes).expect("a record");
+            String::from_utf8(record.payload.to_vec()).expect("a text")
         };
         own.into_iter().flatten().map(|(ordinal, own)| (*ordinal, payload(own))).collect()
     }
@@ -114,7 +114,7 @@ fn a_message_that_only_a_stream_wants_is_acknowledged_with_success_when_it_is_sy
     assert_eq!(owner.payloads(STREAM), numbered(&["1"]));
     assert_eq!(owner.synced[&STREAM], 1);
     let record = owner.stored[&STREAM][&0].clone();
-    let record = StreamRecord::decode(&record.bytes).unwrap();
+    let record = StreamRecord::decode(&record.bytes).expect("a record");
     assert_eq!((record.client_id, record.topic, record.life), ("car-7", "cars/7", 9));
     lab.publish(publisher, "trucks/7", b"1", 1, 2);
     let expected = Some((AckKind::Puback, Reason::NO_MATCHING_SUBSCRIBERS));

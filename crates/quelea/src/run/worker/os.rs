@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use broker::streams::StreamOrder;
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
     Scope, ServiceAnswer, Shard, ShardId, Span, TraceFilter, Traced,
@@ -89,6 +90,8 @@ pub(in crate::run) enum Order {
         number: u32,
         answer: ServiceAnswer,
     },
+    /// The owner of streams has orders for a shard.
+    Streams(ShardId, Vec<StreamOrder>),
     /// Give back what is free in the heap of the thread that drives it.
     Purge,
 }
@@ -284,6 +287,11 @@ impl Host for Os {
                 self.asked.remove(&(shard, connection));
                 if let Some(shard) = shards.find_mut(shard) {
                     shard.on_verdict(connection, number, answer, now_ms);
+                }
+            }
+            Order::Streams(shard, orders) => {
+                if let Some(shard) = shards.find_mut(shard) {
+                    orders.into_iter().for_each(|order| shard.on_stream_order(order, now_ms));
                 }
             }
             Order::Purge => memory::purge_if_asked(),
