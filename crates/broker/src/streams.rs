@@ -1,8 +1,8 @@
 //! Streams as shards and their owner talk about them: which there are, what is stored in them, and
 //! what the journal remembers of their files and consumers.
 //!
-//! A shard writes a message for a stream into its journal, with a number that grows by one with each
-//! record of the stream on this shard: its *ordinal*. Once that is committed, the owner of streams
+//! A shard writes a message for a stream into its journal, with a number that grows by one with
+//! each record of the stream on this shard: its *ordinal*. Once that is committed, the owner of streams
 //! gets the record ([`StreamNews`]), moves it into the stream's files, and orders the journal to
 //! release it ([`StreamOrder`]).
 
@@ -118,8 +118,8 @@ pub enum StreamChange {
     Cursor { consumer: ConsumerNumber, cursor: Vec<u8> },
     /// The consumer has ended: its cursor is forgotten.
     EndConsumer { consumer: ConsumerNumber },
-    /// A record that its consumer could not deliver: its outcome and its place in the stream of dead
-    /// letters are one record of the journal.
+    /// A record that its consumer could not deliver: its outcome and its place in the stream of
+    /// dead letters are one record of the journal.
     DeadLetter {
         consumer: ConsumerNumber,
         cursor: Vec<u8>,

@@ -156,7 +156,7 @@ fn read_attribute(r: &mut Reader<'_>, lists: u8) -> Result<Attribute, Malformed>
         (0, _) => Ok(Attribute::Text(r.text()?.into())),
         (1, _) => {
             let number = Number::parse(r.text()?);
-            number.map(Attribute::Number).ok_or(Malformed("an attribute is no number"))
+            number.map(Attribute::Number).ok_or(Malformed("an attribute must be a number"))
         }
         (2, Some(lists)) => {
             let count = r.number()?;
