@@ -2,9 +2,9 @@
 //! what the journal remembers of their files and consumers.
 //!
 //! A shard writes a message for a stream into its journal, with a number that grows by one with
-//! each record of the stream on this shard: its *ordinal*. Once that is committed, the owner of streams
-//! gets the record ([`StreamNews`]), moves it into the stream's files, and orders the journal to
-//! release it ([`StreamOrder`]).
+//! each record of the stream on this shard: its *ordinal*. Once that is committed, the owner of
+//! streams gets the record ([`StreamNews`]), moves it into the stream's files, and orders the
+//! journal to release it ([`StreamOrder`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
