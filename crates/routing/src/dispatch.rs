@@ -17,6 +17,18 @@ pub struct RecordId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BatchId(u64);
 
+impl BatchId {
+    /// The batch with this [number](Self::number).
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// It grows with each batch of a consumer.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// A record that is to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offered {
@@ -359,11 +371,7 @@ impl Dispatch {
 }
 
 impl Lane {
-    fn next_batch(
-        &mut self,
-        rules: &DispatchRules,
-        now_ms: u64,
-    ) -> Option<(Vec<RecordId>, bool)> {
+    fn next_batch(&mut self, rules: &DispatchRules, now_ms: u64) -> Option<(Vec<RecordId>, bool)> {
         if self.under_way.is_some() || self.not_before_ms > now_ms || self.records.is_empty() {
             return None;
         }
