@@ -72,6 +72,8 @@ pub enum StreamNews {
     Stored { stream: StreamNumber, first: u64, records: Vec<StoredRecord> },
     /// Records below `next` outlive a loss of power: files are made of these.
     Synced { stream: StreamNumber, next: u64 },
+    /// The journal copies records of streams to reclaim space: they are to be moved into files.
+    NeedsSpace,
     /// The answer to an order: it is committed, or not done.
     Done { order: u64, result: Result<(), OrderRefusal> },
 }
@@ -124,9 +126,8 @@ pub enum StreamChange {
         consumer: ConsumerNumber,
         cursor: Vec<u8>,
         stream: StreamNumber,
-        /// That of the stream.
-        level: Durability,
-        record: StoredRecord,
+        /// A [`crate::journal::StreamRecord`].
+        record: Arc<Vec<u8>>,
     },
 }
 

@@ -337,6 +337,7 @@ impl Hub {
                 tail.synced = tail.synced.max(next);
                 self.touched.insert(number);
             }
+            StreamNews::NeedsSpace => self.move_all(shard),
             StreamNews::Done { order, result } => self.on_done(shard, order, result, now_ms),
         }
     }

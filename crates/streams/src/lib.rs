@@ -40,6 +40,7 @@ mod orders;
 mod reader;
 mod settings;
 mod stream;
+mod stream_view;
 mod tail;
 mod turn;
 mod view;
@@ -56,4 +57,5 @@ pub use reader::ReadFiles;
 #[cfg(feature = "testing")]
 pub use settings::Flaw;
 pub use settings::HubSettings;
+pub use stream_view::StreamView;
 pub use view::{ConsumerView, Counters, ShardView, State, Sum};

@@ -314,7 +314,7 @@ impl Stream {
                 let first = self.shards.iter().map(|shard| shard.forgotten).min();
                 self.log.delete_below(first.unwrap_or_default());
             }
-            (Err(OrderRefusal::TryAgain | OrderRefusal::Failed), told) => {
+            (Err(_), told) => {
                 own.not_before_ms = retry_ms;
                 match told {
                     Told::Archived(archived) => match own.archived.front() {

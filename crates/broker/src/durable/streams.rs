@@ -35,6 +35,8 @@ pub(super) struct Streams {
     pub(super) cursors: BTreeMap<ConsumerNumber, RecordLocation>,
     /// Streams with records that are not committed, or not synced.
     waiting: BTreeSet<StreamNumber>,
+    /// Reclaiming has copied a record that no file has.
+    needs_space: bool,
     /// As read at the start, until the owner has asked for it.
     found: StreamsFound,
 }
@@ -257,6 +259,10 @@ impl Store {
         Ok((serial, position))
     }
 
+    pub(super) const fn note_copied_for_streams(&mut self) {
+        self.streams.needs_space = true;
+    }
+
     fn replace_cursor(&mut self, consumer: ConsumerNumber, place: RecordLocation) {
         if let Some(old) = self.streams.cursors.insert(consumer, place) {
             self.release(old);
@@ -323,6 +329,7 @@ impl Store {
     /// Does what the owner of streams orders. Some: it is done as soon as that is committed.
     fn carry_out(
         &mut self,
+        set: &StreamSet,
         change: StreamChange,
     ) -> Result<Option<(Position, Level)>, AppendError> {
         match change {
@@ -354,9 +361,13 @@ impl Store {
                 }
                 Ok(None)
             }
-            StreamChange::DeadLetter { consumer, cursor, stream, level, record } => {
+            StreamChange::DeadLetter { consumer, cursor, stream, record } => {
                 let purpose = Purpose::DeadLetter { consumer: consumer.0, cursor: &cursor };
+                let settings = set.streams.iter().find(|own| own.number == stream);
+                let level = settings.map_or(Durability::Fsync, |own| own.level);
                 let level = level_of(level as u8);
+                let at_ms = StreamRecord::decode(&record).map_or(0, |record| record.at_ms);
+                let record = StoredRecord { at_ms, bytes: record };
                 let of = Kept {
                     class: Class::Normal,
                     level,
@@ -425,6 +436,9 @@ impl Durable {
     /// What is committed by now goes to the owner of streams.
     pub(crate) fn hand_over_streams(&mut self, cx: &mut Context) {
         let Some(store) = &mut self.store else { return };
+        if std::mem::take(&mut store.streams.needs_space) {
+            cx.effects.stream_news.push(StreamNews::NeedsSpace);
+        }
         if !store.streams.waiting.is_empty() {
             store.streams.hand_over(&store.journal, &mut cx.effects.stream_news);
         }
@@ -458,7 +472,9 @@ impl Durable {
             _ => None,
         };
         let done = match is_there {
-            true => store.carry_out(change).map_err(|error| refusal_of(&error)),
+            true => {
+                store.carry_out(router.streams().set(), change).map_err(|error| refusal_of(&error))
+            }
             false => Err(OrderRefusal::NoStream),
         };
         match done {

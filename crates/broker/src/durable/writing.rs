@@ -291,6 +291,7 @@ impl Store {
                 let fact = Fact::Streamed(Streamed { purpose, ..streamed });
                 let place = self.append(Class::Copy, &fact, Level::Disk)?;
                 self.move_message(serial, place);
+                self.note_copied_for_streams();
                 Ok(())
             }
             Some(fact) => self.copy_message(sessions, position, &fact, serial),

@@ -43,6 +43,7 @@ struct Owner {
     synced: BTreeMap<StreamNumber, u64>,
     done: Vec<(u64, Result<(), OrderRefusal>)>,
     orders: u64,
+    asked_for_space: u64,
 }
 
 impl Owner {
@@ -72,6 +73,7 @@ impl Owner {
                 StreamNews::Synced { stream, next } => {
                     self.synced.insert(stream, next);
                 }
+                StreamNews::NeedsSpace => self.asked_for_space += 1,
                 StreamNews::Done { order, result } => self.done.push((order, result)),
             }
         }
@@ -219,12 +221,14 @@ fn what_no_file_has_outlives_a_loss_of_power_and_turns_of_the_journal() {
     lab.settle();
     for _ in 0..2 {
         lab.turn_the_journal_over();
+        owner.look(&mut lab);
+        assert!(owner.asked_for_space > 0, "files would free space");
         lab.crash(Crash::Power);
         let found = lab.shards[0].streams_found();
         let reach = BTreeMap::from([(1, 90)]);
         assert_eq!(found.streams[&STREAM], StreamFound { archived: 1, next: 3, reach });
         assert_eq!(found.cursors[&CONSUMER], b"the first");
-        let owner = Owner::open(&mut lab, settings());
+        owner = Owner::open(&mut lab, settings());
         assert_eq!(owner.payloads(STREAM), [(1, "2".to_owned()), (2, "3".to_owned())]);
     }
 }
@@ -264,8 +268,7 @@ fn a_dead_letter_and_its_cursor_are_one_record() {
         consumer: CONSUMER,
         cursor: b"behind it".to_vec(),
         stream,
-        level: Durability::Fsync,
-        record: record.clone(),
+        record: Arc::clone(&record.bytes),
     };
     let unknown = owner.order(&mut lab, letter(StreamNumber(77)));
     owner.order(&mut lab, letter(OTHER));

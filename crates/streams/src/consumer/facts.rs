@@ -127,7 +127,7 @@ impl Consumer {
         let retry_ms = now_ms + settings.retry_ms;
         match fact.kind {
             Kind::DeadLetter { run, dead } => {
-                return self.on_dead_letter(shard, (run, dead), refused, now_ms, settings);
+                return self.on_dead_letter(shard, (run, dead), result, now_ms, settings);
             }
             _ if refused => progress.not_before_ms = retry_ms,
             Kind::Cursor => {}
@@ -158,12 +158,14 @@ impl Consumer {
         &mut self,
         shard: u16,
         (run, dead): (u64, DeadLetter),
-        refused: bool,
+        result: Result<(), OrderRefusal>,
         now_ms: u64,
         settings: &HubSettings,
     ) -> FactEnd {
         let progress = &mut self.shards[usize::from(shard)];
-        if refused {
+        // With the properties of a dead letter it is larger than any journal takes.
+        let is_too_large = result == Err(OrderRefusal::TooLarge);
+        if result.is_err() && !is_too_large {
             // Of an earlier run it is forgotten.
             if run == progress.run() {
                 progress.dead_refused = Some(now_ms + settings.retry_ms);
@@ -178,11 +180,17 @@ impl Consumer {
         if let Some(held) = progress.held.remove(&ordinal) {
             self.in_flight_bytes -= held.bytes.len();
         }
-        // It is in the cursor of the journal already, so this is no change.
-        let noted = progress.cursor.note(run, ordinal, Outcome::DeadLettered);
+        let outcome = if is_too_large { Outcome::GivenUp } else { Outcome::DeadLettered };
+        // A dead letter is in the cursor of the journal already, so it is no change.
+        let noted = progress.cursor.note(run, ordinal, outcome);
         debug_assert_eq!(noted, Ok(()), "a record has one outcome");
-        self.counters.count(Outcome::DeadLettered, 1);
-        FactEnd::Dead(Finished { dead, stream: self.definition.dead_letter })
+        if is_too_large {
+            progress.uncommitted_ms.get_or_insert(now_ms);
+            progress.due_ms.get_or_insert(now_ms + settings.cursor_ms);
+        }
+        self.counters.count(outcome, 1);
+        let stream = self.definition.dead_letter.filter(|_| !is_too_large);
+        FactEnd::Dead(Finished { dead, stream })
     }
 }
 
