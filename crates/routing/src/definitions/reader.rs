@@ -1,59 +1,16 @@
-//! The file of rules, in TOML.
-//!
-//! ```toml
-//! [[rules]]
-//! name = "overheated"
-//! filter = "plants/+/motor"
-//! form = "structured"           # raw, structured (default), binary, batch
-//! payload = "declared"          # or "json": any payload that is JSON counts as JSON
-//! enabled = true                # the default
-//!
-//! [[rules.conditions]]
-//! key = "data.celsius"
-//! operator = "NumberGreaterThan"
-//! value = 80
-//!
-//! [rules.enrichments]
-//! site = "${client.attributes.site}"
-//!
-//! [rules.target]
-//! name = "alarms"
-//! type = "http"                 # or "kafka", with `topic` and `key`
-//! url = "https://example.com/alarms"
-//! ```
-//!
-//! A key that is unknown, missing or wrong refuses the whole file, with its line and column.
+//! Reading TOML so that one run shows all problems, each with its line.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
-use crate::condition::{Condition, Given, Part, RawCondition};
-use crate::enrich::{Enrichment, Enrichments, Template};
-use crate::event::PayloadReading;
-use crate::form::Form;
-use crate::rule::{Destination, Draft, Rule, Target};
-
-/// Bytes of a file of rules.
-pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Rules of one file.
-pub const RULES_MAX: usize = 1_000;
-/// Problems of one file that are reported.
-pub const PROBLEMS_MAX: usize = 100;
+use super::{FILE_BYTES_MAX, PROBLEMS_MAX};
+use crate::condition::Given;
 
 /// Problems that are looked at to report the first ones: tables are not read in their order.
 const PROBLEMS_FOUND_MAX: usize = 10_000;
-
-const RULE_KEYS: [&str; 8] =
-    ["name", "filter", "form", "payload", "enabled", "conditions", "enrichments", "target"];
-const CONDITION_KEYS: [&str; 4] = ["key", "operator", "value", "values"];
-const TARGET_KEYS: [&str; 5] = ["name", "type", "url", "topic", "key"];
-
-/// The default key of a Kafka record: no key, no order.
-const DEFAULT_KEY: &str = "${mqtt.message.topicName}";
 
 /// Something that is wrong, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,17 +24,23 @@ pub struct Problem {
     pub detail: String,
 }
 
-/// Reads a file of rules.
+/// Reads a file.
 ///
 /// # Errors
 ///
 /// All problems of the file, in their order.
-pub fn parse(text: &str) -> Result<Vec<Rule>, Vec<Problem>> {
+pub(super) fn read<T>(
+    text: &str,
+    file: impl FnOnce(&mut Reader<'_>, &Table<'_>) -> T,
+) -> Result<T, Vec<Problem>> {
     let mut reader = Reader { text, problems: Vec::new() };
-    let rules = reader.file();
-    match reader.problems.is_empty() {
-        true => Ok(rules),
-        false => {
+    let value = reader.document().map(|document| {
+        let root = Table { path: String::new(), span: 0..0, table: document.get_ref() };
+        file(&mut reader, &root)
+    });
+    match value {
+        Some(value) if reader.problems.is_empty() => Ok(value),
+        _ => {
             reader.problems.sort_by_key(|found| found.offset);
             reader.problems.truncate(PROBLEMS_MAX);
             Err(reader.problems.into_iter().map(|found| found.located(text)).collect())
@@ -85,8 +48,41 @@ pub fn parse(text: &str) -> Result<Vec<Rule>, Vec<Problem>> {
     }
 }
 
+impl Problem {
+    /// A problem with the value of a dotted key, which is found later than by [`super::parse`].
+    pub fn at(text: &str, key: &str, detail: String) -> Self {
+        let document = DeTable::parse(text).ok();
+        let offset = document.as_ref().and_then(|document| offset_of(document.get_ref(), key));
+        let offset = offset.unwrap_or(0);
+        Found { offset, key: key.into(), detail }.located(text)
+    }
+}
+
+/// Where the value of a dotted key is, or the innermost value around it that is there.
+fn offset_of(root: &DeTable<'_>, key: &str) -> Option<usize> {
+    let mut offset = None;
+    let (mut table, mut list): (_, Option<&DeArray<'_>>) = (Some(root), None);
+    for part in key.split('.') {
+        let found: Option<&Spanned<DeValue<'_>>> = match (table, list) {
+            (Some(table), _) => {
+                table.iter().find(|(key, _)| key.get_ref() == part).map(|(_, value)| value)
+            }
+            (None, Some(list)) => part.parse().ok().and_then(|index: usize| list.get(index)),
+            (None, None) => None,
+        };
+        let Some(found) = found else { break };
+        offset = Some(found.span().start);
+        (table, list) = match found.get_ref() {
+            DeValue::Table(table) => (Some(table), None),
+            DeValue::Array(list) => (None, Some(list)),
+            _ => (None, None),
+        };
+    }
+    offset
+}
+
 /// Gathers problems, so that one run shows all of them.
-struct Reader<'t> {
+pub(super) struct Reader<'t> {
     text: &'t str,
     /// In the order of the names of keys, as tables come.
     problems: Vec<Found>,
@@ -107,18 +103,18 @@ impl Found {
 }
 
 /// A table with its dotted key and its location.
-struct Table<'v> {
-    path: String,
-    span: Range<usize>,
-    table: &'v DeTable<'v>,
+pub(super) struct Table<'v> {
+    pub(super) path: String,
+    pub(super) span: Range<usize>,
+    pub(super) table: &'v DeTable<'v>,
 }
 
 impl<'v> Table<'v> {
-    fn get(&self, name: &str) -> Option<&'v Spanned<DeValue<'v>>> {
+    pub(super) fn get(&self, name: &str) -> Option<&'v Spanned<DeValue<'v>>> {
         self.table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
     }
 
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         match self.path.is_empty() {
             true => name.into(),
             false => format!("{}.{name}", self.path),
@@ -126,169 +122,44 @@ impl<'v> Table<'v> {
     }
 }
 
-impl Reader<'_> {
-    fn file(&mut self) -> Vec<Rule> {
+impl<'t> Reader<'t> {
+    /// None: it has been reported why.
+    fn document(&mut self) -> Option<Spanned<DeTable<'t>>> {
         if self.text.len() > FILE_BYTES_MAX {
             self.problem(0, "", format!("a file must have at most {FILE_BYTES_MAX} bytes"));
-            return Vec::new();
+            return None;
         }
-        let document = match DeTable::parse(self.text) {
-            Ok(document) => document,
+        match DeTable::parse(self.text) {
+            Ok(document) => Some(document),
             Err(error) => {
                 let start = error.span().map_or(0, |span| span.start);
                 self.problem(start, "", error.message().into());
-                return Vec::new();
-            }
-        };
-        let root = Table { path: String::new(), span: 0..0, table: document.get_ref() };
-        self.check_keys(&root, &["rules"]);
-        if root.get("rules").is_none() {
-            return Vec::new();
-        }
-        let Some(rules) = self.list(&root, "rules") else { return Vec::new() };
-        if rules.len() > RULES_MAX {
-            let detail = format!("a file must have at most {RULES_MAX} rules, got {}", rules.len());
-            self.problem(rules[RULES_MAX].span.start, "rules", detail);
-            return Vec::new();
-        }
-        let mut names = BTreeSet::new();
-        let mut all = Vec::new();
-        for table in rules {
-            let Some(rule) = self.rule(&table) else { continue };
-            if !names.insert(rule.name().to_owned()) {
-                let detail = format!("'{}' is used twice: names must be unique", rule.name());
-                self.problem_at(&table, "name", detail);
-            }
-            all.push(rule);
-        }
-        all
-    }
-
-    fn rule(&mut self, table: &Table<'_>) -> Option<Rule> {
-        self.check_keys(table, &RULE_KEYS);
-        let before = self.problems.len();
-        let enrichments = self.enrichments(table);
-        let conditions = self.conditions(table, &enrichments);
-        let readings = [("declared", PayloadReading::Declared), ("json", PayloadReading::Json)];
-        let draft = Draft {
-            name: self.required_text(table, "name"),
-            is_enabled: self.flag(table, "enabled").unwrap_or(true),
-            filter: self.required_text(table, "filter"),
-            conditions,
-            enrichments,
-            form: self.word(table, "form", &Form::WORDS).unwrap_or_default(),
-            payload: self.word(table, "payload", &readings).unwrap_or_default(),
-            target: self.target(table),
-        };
-        // What is missing or wrong has been reported.
-        if self.problems.len() > before {
-            return None;
-        }
-        match Rule::new(draft) {
-            Ok(rule) => Some(rule),
-            Err(error) => {
-                self.problem_at(table, error.key, error.detail);
                 None
             }
         }
     }
 
-    fn conditions(&mut self, rule: &Table<'_>, enrichments: &Enrichments) -> Vec<Condition> {
-        let mut all = Vec::new();
-        if rule.get("conditions").is_none() {
-            return all;
+    /// The tables of a list that may be missing.
+    pub(super) fn entries<'v>(
+        &mut self,
+        table: &Table<'v>,
+        name: &str,
+        count_max: usize,
+    ) -> Vec<Table<'v>> {
+        if table.get(name).is_none() {
+            return Vec::new();
         }
-        for table in self.list(rule, "conditions").unwrap_or_default() {
-            self.check_keys(&table, &CONDITION_KEYS);
-            let before = self.problems.len();
-            let raw = RawCondition {
-                key: self.required_text(&table, "key"),
-                operator: self.required_text(&table, "operator"),
-                value: table.get("value").map(|value| given(value.get_ref())),
-                values: table.get("values").map(|value| given(value.get_ref())),
-            };
-            if self.problems.len() > before {
-                continue;
-            }
-            match Condition::new(&raw, enrichments) {
-                Ok(condition) => all.push(condition),
-                Err(error) => {
-                    let key = match error.part {
-                        Part::Key => "key",
-                        Part::Operator => "operator",
-                        Part::Value => "value",
-                        Part::Values => "values",
-                    };
-                    self.problem_at(&table, key, error.detail);
-                }
-            }
+        let all = self.list(table, name).unwrap_or_default();
+        if let Some(first) = all.get(count_max) {
+            let detail = format!("a file must have at most {count_max} {name}, got {}", all.len());
+            self.problem(first.span.start, name, detail);
+            return Vec::new();
         }
         all
     }
 
-    fn enrichments(&mut self, rule: &Table<'_>) -> Enrichments {
-        let Some(table) = self.table(rule, "enrichments") else { return Enrichments::default() };
-        let mut all = Vec::new();
-        for (key, value) in table.table.iter() {
-            let name: &str = key.get_ref();
-            let DeValue::String(text) = value.get_ref() else {
-                let detail = format!("must be a text, got {}", value.get_ref().type_str());
-                self.problem(value.span().start, &table.key(name), detail);
-                continue;
-            };
-            match Enrichment::parse(name, text) {
-                Ok(enrichment) => all.push(enrichment),
-                Err(error) => {
-                    self.problem(key.span().start, &table.key(name), error.to_string());
-                }
-            }
-        }
-        Enrichments::new(all).unwrap_or_else(|error| {
-            self.problem(table.span.start, &table.path, error.to_string());
-            Enrichments::default()
-        })
-    }
-
-    fn target(&mut self, rule: &Table<'_>) -> Option<Target> {
-        let Some(table) = self.table(rule, "target") else {
-            if rule.get("target").is_none() {
-                self.problem_at(rule, "target", "missing: a rule must have a target".into());
-            }
-            return None;
-        };
-        self.check_keys(&table, &TARGET_KEYS);
-        let before = self.problems.len();
-        let name = self.required_text(&table, "name");
-        let is_kafka = match table.get("type") {
-            Some(_) => self.word(&table, "type", &[("http", false), ("kafka", true)])?,
-            None => {
-                let detail = "missing: must be \"http\" or \"kafka\"".into();
-                self.problem_at(&table, "type", detail);
-                return None;
-            }
-        };
-        let (word, others): (_, &[&str]) =
-            if is_kafka { ("kafka", &["url"]) } else { ("http", &["topic", "key"]) };
-        for other in others.iter().filter(|other| table.get(other).is_some()) {
-            let detail = format!("a target of type {word} must not have this key: remove it");
-            self.problem_at(&table, other, detail);
-        }
-        let destination = match is_kafka {
-            false => Destination::Http { url: self.required_text(&table, "url") },
-            true => {
-                let topic = self.required_text(&table, "topic");
-                let key = self.text(&table, "key").unwrap_or_else(|| DEFAULT_KEY.into());
-                let key = Template::parse(&key).map_err(|error| {
-                    self.problem_at(&table, "key", error.to_string());
-                });
-                Destination::Kafka { topic, key: key.ok()? }
-            }
-        };
-        (self.problems.len() == before).then_some(Target { name, destination })
-    }
-
     /// Reports keys that do not exist.
-    fn check_keys(&mut self, table: &Table<'_>, known: &[&str]) {
+    pub(super) fn check_keys(&mut self, table: &Table<'_>, known: &[&str]) {
         for (key, _) in table.table.iter() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
@@ -298,14 +169,37 @@ impl Reader<'_> {
         }
     }
 
-    fn required_text(&mut self, table: &Table<'_>, name: &str) -> String {
+    /// The same where keys of another kind exist.
+    pub(super) fn check_keys_of(
+        &mut self,
+        table: &Table<'_>,
+        known: &[&str],
+        others: &[&str],
+        kind: &str,
+    ) {
+        for (key, _) in table.table.iter() {
+            let name: &str = key.get_ref();
+            let detail = match others.contains(&name) {
+                _ if known.contains(&name) => continue,
+                true => format!("{kind} must not have this key: remove it"),
+                false => format!("unknown key: must be one of {}", known.join(", ")),
+            };
+            self.problem(key.span().start, &table.key(name), detail);
+        }
+    }
+
+    pub(super) fn count_of_problems(&self) -> usize {
+        self.problems.len()
+    }
+
+    pub(super) fn required_text(&mut self, table: &Table<'_>, name: &str) -> String {
         if table.get(name).is_none() {
             self.problem_at(table, name, "missing: must be a text".into());
         }
         self.text(table, name).unwrap_or_default()
     }
 
-    fn text(&mut self, table: &Table<'_>, name: &str) -> Option<String> {
+    pub(super) fn text(&mut self, table: &Table<'_>, name: &str) -> Option<String> {
         match table.get(name)?.get_ref() {
             DeValue::String(text) => Some(text.to_string()),
             other => {
@@ -316,7 +210,7 @@ impl Reader<'_> {
         }
     }
 
-    fn flag(&mut self, table: &Table<'_>, name: &str) -> Option<bool> {
+    pub(super) fn flag(&mut self, table: &Table<'_>, name: &str) -> Option<bool> {
         match table.get(name)?.get_ref() {
             DeValue::Boolean(is_set) => Some(*is_set),
             other => {
@@ -327,7 +221,118 @@ impl Reader<'_> {
         }
     }
 
-    fn word<T: Copy>(&mut self, table: &Table<'_>, name: &str, words: &[(&str, T)]) -> Option<T> {
+    /// A list of texts, which may be missing.
+    pub(super) fn texts(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        count_max: usize,
+    ) -> Option<Vec<String>> {
+        let text = |item: &DeValue<'_>| item.as_str().map(str::to_owned);
+        self.items(table, name, count_max, "texts", text)
+    }
+
+    /// A list of numbers, which may be missing.
+    pub(super) fn numbers(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        count_max: usize,
+        range: RangeInclusive<u64>,
+    ) -> Option<Vec<u64>> {
+        let what = format!("numbers from {} to {}", range.start(), range.end());
+        let number = |item: &DeValue<'_>| {
+            number_of(item, &[]).ok().flatten().filter(|number| range.contains(number))
+        };
+        self.items(table, name, count_max, &what, number)
+    }
+
+    fn items<T>(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        count_max: usize,
+        what: &str,
+        read: impl Fn(&DeValue<'_>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let DeValue::Array(items) = table.get(name)?.get_ref() else {
+            self.problem_at(table, name, format!("must be a list of {what}"));
+            return None;
+        };
+        if items.len() > count_max {
+            let detail = format!("must have at most {count_max} entries, got {}", items.len());
+            self.problem_at(table, name, detail);
+            return None;
+        }
+        let mut all = Vec::new();
+        for item in items.iter() {
+            match read(item.get_ref()) {
+                Some(value) => all.push(value),
+                None => {
+                    let detail = format!("must be a list of {what}");
+                    self.problem(item.span().start, &table.key(name), detail);
+                }
+            }
+        }
+        Some(all)
+    }
+
+    pub(super) fn count(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        self.number(table, name, range, &[], "a number")
+    }
+
+    /// Bytes, as a number or as a text such as `10 GiB`.
+    pub(super) fn size(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        self.number(table, name, range, &SIZES, "a size (bytes, or like \"64KiB\")")
+    }
+
+    /// Seconds, as a number or as a text such as `7d`.
+    pub(super) fn secs(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        range: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        self.number(table, name, range, &TIMES, "a time (seconds, or like \"5m\")")
+    }
+
+    fn number(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        range: RangeInclusive<u64>,
+        units: &[(&str, u64)],
+        what: &str,
+    ) -> Option<u64> {
+        let (start, end) = (show(*range.start(), units), show(*range.end(), units));
+        let must = format!("must be {what} from {start} to {end}");
+        let value = table.get(name)?.get_ref();
+        let detail = match number_of(value, units) {
+            Ok(Some(number)) if range.contains(&number) => return Some(number),
+            Ok(Some(number)) => format!("{must}, got {}", show(number, units)),
+            Ok(None) => format!("{must}, got a value that is none"),
+            Err(other) => format!("{must}, got {other}"),
+        };
+        self.problem_at(table, name, detail);
+        None
+    }
+
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        table: &Table<'_>,
+        name: &str,
+        words: &[(&str, T)],
+    ) -> Option<T> {
         let given = self.text(table, name)?;
         let found = words.iter().find(|(word, _)| *word == given).map(|(_, value)| *value);
         if found.is_none() {
@@ -339,7 +344,7 @@ impl Reader<'_> {
         found
     }
 
-    fn table<'v>(&mut self, table: &Table<'v>, name: &str) -> Option<Table<'v>> {
+    pub(super) fn table<'v>(&mut self, table: &Table<'v>, name: &str) -> Option<Table<'v>> {
         let value = table.get(name)?;
         match value.get_ref() {
             DeValue::Table(inner) => {
@@ -354,7 +359,7 @@ impl Reader<'_> {
     }
 
     /// The tables of a list, which must be there.
-    fn list<'v>(&mut self, table: &Table<'v>, name: &str) -> Option<Vec<Table<'v>>> {
+    pub(super) fn list<'v>(&mut self, table: &Table<'v>, name: &str) -> Option<Vec<Table<'v>>> {
         let key = table.key(name);
         let Some(DeValue::Array(items)) = table.get(name).map(Spanned::get_ref) else {
             let detail = format!("must be a list of tables: write [[{}]]", general(&key));
@@ -378,23 +383,12 @@ impl Reader<'_> {
     }
 
     /// At the value of a key, or at its table if the key is missing. The key may be dotted.
-    fn problem_at(&mut self, table: &Table<'_>, name: &str, detail: String) {
-        let mut at = table.span.start;
-        let mut inside = Some(table.table);
-        for part in name.split('.') {
-            let found =
-                inside.and_then(|table| table.iter().find(|(key, _)| key.get_ref() == part));
-            let Some((_, value)) = found else { break };
-            at = value.span().start;
-            inside = match value.get_ref() {
-                DeValue::Table(table) => Some(table),
-                _ => None,
-            };
-        }
-        self.problem(at, &table.key(name), detail);
+    pub(super) fn problem_at(&mut self, table: &Table<'_>, name: &str, detail: String) {
+        let offset = offset_of(table.table, name).unwrap_or(table.span.start);
+        self.problem(offset, &table.key(name), detail);
     }
 
-    fn problem(&mut self, offset: usize, key: &str, detail: String) {
+    pub(super) fn problem(&mut self, offset: usize, key: &str, detail: String) {
         if self.problems.len() < PROBLEMS_FOUND_MAX {
             self.problems.push(Found { offset, key: key.into(), detail });
         }
@@ -418,7 +412,7 @@ fn general(key: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-fn given(value: &DeValue<'_>) -> Given {
+pub(super) fn given(value: &DeValue<'_>) -> Given {
     match value {
         DeValue::String(text) => Given::Text(text.to_string()),
         DeValue::Boolean(is_set) => Given::Bool(*is_set),
@@ -438,12 +432,55 @@ fn given(value: &DeValue<'_>) -> Given {
     }
 }
 
+/// `Ok(None)`: it is out of all ranges, or not written as a number. An error names another type.
+fn number_of(value: &DeValue<'_>, units: &[(&str, u64)]) -> Result<Option<u64>, &'static str> {
+    match value {
+        DeValue::Integer(number) => Ok(u64::from_str_radix(number.as_str(), number.radix()).ok()),
+        DeValue::String(text) if !units.is_empty() => Ok(quantity(text, units)),
+        other => Err(other.type_str()),
+    }
+}
+
+/// A number with a unit behind it, as the configuration has them.
+fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let is_of_number = |char: char| char.is_ascii_digit() || char == '_';
+    let end = text.find(|char: char| !is_of_number(char)).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let number: u64 = digits.replace('_', "").parse().ok()?;
+    match unit.trim_start() {
+        "" => Some(number),
+        unit => {
+            let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+            number.checked_mul(*factor)
+        }
+    }
+}
+
+/// With the largest unit that fits.
+fn show(number: u64, units: &[(&str, u64)]) -> String {
+    let fits = |(_, factor): &&(&str, u64)| {
+        *factor > 1 && number >= *factor && number.is_multiple_of(*factor)
+    };
+    match units.iter().find(fits) {
+        Some((unit, factor)) => format!("{}{unit}", number / factor),
+        None => number.to_string(),
+    }
+}
+
+const SIZES: [(&str, u64); 7] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+    ("B", 1),
+];
+const TIMES: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
+
 /// Both count from 1; the column counts characters.
 fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
-
-#[cfg(test)]
-mod tests;
