@@ -26,6 +26,7 @@ mod node;
 mod parts;
 mod reauthentication;
 mod reloads;
+pub(crate) mod routing;
 mod self_check;
 mod servers;
 mod service;
@@ -458,6 +459,9 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
     config.cluster.as_ref().map(crate::cluster::check_files).transpose()?;
     let mut notes = config::notes(config);
+    notes.extend(
+        routing::load(config)?.map(|loaded| loaded.definitions.notes()).unwrap_or_default(),
+    );
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
     }
