@@ -185,6 +185,16 @@ impl Rule {
         output
     }
 
+    /// The same as a part of what a target joins: an event of a batch without the brackets.
+    pub fn part(&self, event: &Event<'_>) -> Output {
+        let form = match self.0.form {
+            Form::Batch => Form::Structured,
+            form => form,
+        };
+        let binding = self.target().map_or(Binding::Http, |target| target.destination.binding());
+        form::render(event, &self.0.enrichments, self.0.payload, form, binding)
+    }
+
     /// What is allowed, and is hardly meant.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();

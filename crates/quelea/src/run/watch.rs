@@ -1,7 +1,7 @@
 //! The control plane: signals, `$SYS`, memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::sys::{self, Figures, SysTopics};
@@ -82,6 +82,7 @@ pub(super) struct Watch<'a> {
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) namespaces: &'a Arc<Namespaces>,
+    pub(super) streams: &'a OnceLock<routing::StreamsHandle>,
     pub(super) rule_files: &'a Arc<RuleFiles>,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
@@ -260,7 +261,9 @@ impl Watch<'_> {
                 let namespaces = in_force.namespaces.clone();
                 drop(in_force);
                 let loaded = routing::load(&Config { namespaces, ..self.config.clone() })?;
-                loaded.iter().for_each(routing::apply);
+                if let Some((loaded, running)) = loaded.zip(self.streams.get()) {
+                    routing::apply(running, loaded)?;
+                }
             }
             Part::Tls(listener) => {
                 for (_, tls) in self.tls.iter().filter(|(name, _)| name == listener) {

@@ -42,7 +42,7 @@ impl Consumer {
         let message = Message::unpack(stored).ok()?;
         let record = message.as_record(&event_id, &self.definition.namespace);
         let event = Event::new(&record);
-        let output = self.rule().output(&event);
+        let output = self.rule().part(&event);
         let key = self.rule().target().and_then(|target| target.destination.key(&record));
         let time_ms = record.time_ms;
         Some(Outgoing { id, key, output, time_ms, event_id })

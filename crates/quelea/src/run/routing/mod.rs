@@ -1,16 +1,26 @@
 //! Streams, targets and rules: from their file to what the broker runs.
 
+mod apply;
+pub(crate) mod board;
+mod inbox;
+mod owner;
+mod sending;
+mod start;
 mod targets;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use config::{Config, Network};
 use routing::definitions::{self, FILE_BYTES_MAX};
 use routing::{Definitions, Problem};
 
+pub(crate) use inbox::Inbox;
+pub(crate) use start::{Ground, StreamsHandle};
+pub(super) use start::{Prepared, Streams, note_unused, prepare};
 pub(crate) use targets::TargetSettings;
 
 /// A file of streams, targets and rules.
@@ -51,12 +61,28 @@ pub(crate) fn load(config: &Config) -> Result<Option<LoadedDefinitions>, Definit
     }
 }
 
-/// Takes what was loaded. Nothing runs it yet.
-pub(super) fn apply(loaded: &LoadedDefinitions) {
+/// Takes what was loaded, all of it or nothing.
+///
+/// # Errors
+///
+/// What cannot be used. Then the definitions before stay in force.
+pub(super) fn apply(running: &StreamsHandle, loaded: LoadedDefinitions) -> anyhow::Result<()> {
     let Definitions { streams, targets, rules } = &loaded.definitions;
     let (streams, targets, rules) = (streams.len(), targets.len(), rules.len());
-    tracing::info!(streams, targets, rules, "the file of rules is valid; it is not run yet");
+    let (answer, answered) = std::sync::mpsc::channel();
+    running.inbox.call(move |owner| {
+        // Who asked may have given up.
+        let _ = answer.send(owner.apply(loaded));
+    });
+    answered
+        .recv_timeout(APPLY_TIME_MAX)
+        .map_err(|_| anyhow::anyhow!("the thread of streams did not answer in time"))??;
+    tracing::info!(streams, targets, rules, "streams and rules reloaded");
+    Ok(())
 }
+
+/// A file of a stream may have to be made meanwhile.
+const APPLY_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Checks the text of a file, and the files of secrets that it names.
 ///

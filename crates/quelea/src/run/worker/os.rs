@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use broker::streams::StreamOrder;
+use broker::streams::{StreamNews, StreamOrder};
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
     Scope, ServiceAnswer, Shard, ShardId, Span, TraceFilter, Traced,
@@ -27,6 +27,7 @@ use crate::run::journals::Journals;
 use crate::run::limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::run::mailbox::Mailbox;
 use crate::run::reauthentication::Reauthentication;
+use crate::run::routing::Inbox;
 use crate::run::self_check::SCOPE;
 use crate::run::timing::Timing;
 use base::Clock;
@@ -55,6 +56,8 @@ pub(in crate::run) struct OsParts {
     pub(in crate::run) life_cycle: Arc<LifeCycle>,
     /// In a cluster: nothing leaves without the lease.
     pub(in crate::run) acting: Option<Acting>,
+    /// None: there are no streams.
+    pub(in crate::run) streams: Option<Inbox>,
 }
 
 pub(in crate::run) struct Os {
@@ -244,6 +247,12 @@ impl Host for Os {
 
     fn on_spans(&mut self, spans: Vec<Span>, lost: u64) {
         self.parts.life_cycle.on_spans(spans, lost);
+    }
+
+    fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
+        if let Some(streams) = &self.parts.streams {
+            streams.put_news(shard, news);
+        }
     }
 
     fn on_close(&mut self, shard: ShardId, close: &Close) {
