@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::streams::{ConsumerNumber, StreamNumber};
-use streams::{ConsumerView, Happening, StreamView};
+use streams::{ConsumerView, Happening, State, StreamView};
 
 /// As of the last look of the owner: once a second.
 #[derive(Clone, Debug, Default)]
@@ -52,10 +52,15 @@ impl Board {
         let names = self.names();
         match happening {
             Happening::State { name, state, .. } => {
-                let (state, reason) = (state.name(), state.reason());
-                match reason.is_empty() {
-                    true => tracing::info!(rule = &**name, state, "rule delivers messages"),
-                    false => tracing::warn!(rule = &**name, state, reason, "rule waits"),
+                let (rule, word, reason) = (&**name, state.name(), state.reason());
+                match state {
+                    State::Running | State::Idle | State::InFlightLimit => {
+                        tracing::info!(rule, "rule delivers messages");
+                    }
+                    State::Starting | State::Paused | State::Ending => {
+                        tracing::info!(rule, state = word, reason, "rule does not deliver");
+                    }
+                    _ => tracing::warn!(rule, state = word, reason, "rule waits"),
                 }
             }
             Happening::Started { consumer, run } => {
