@@ -258,3 +258,28 @@ def test_a_stream_that_rejects_refuses_at_its_limit_and_accepts_again(routing):
     finally:
         receiver.stop()
         peer.close()
+
+
+def test_life_cycle_events_are_routed(routing, receiver):
+    more = """
+[[streams]]
+name = "events"
+filters = ["$SYS/events/#"]
+
+[[rules]]
+name = "events"
+stream = "events"
+filter = "$SYS/events/session/#"
+form = "raw"
+target = "hook"
+"""
+    config = ROUTING + '[events]\nsys = true\n[access]\nacl_file = "{dir}/acl"\n'
+    text = rules(receiver.url, rule='stream = "cars"', more=more)
+    broker = Broker(config, files={"rules.toml": text, "acl": "topic readwrite cars/#\n"})
+    try:
+        publish_all(broker, ["1"])
+        wanted = {"quelea.session.connected", "quelea.session.disconnected"}
+        types = lambda: {event["type"] for event in receiver.events() if isinstance(event, dict)}
+        eventually(lambda: wanted <= types(), "the events arrive")
+    finally:
+        broker.stop()

@@ -57,14 +57,15 @@ impl Board {
                     State::Running | State::Idle | State::InFlightLimit => {
                         tracing::info!(rule, "rule delivers messages");
                     }
-                    State::Starting | State::Paused | State::Ending => {
+                    State::Starting => tracing::debug!(rule, "rule starts"),
+                    State::Paused | State::Ending => {
                         tracing::info!(rule, state = word, reason, "rule does not deliver");
                     }
                     _ => tracing::warn!(rule, state = word, reason, "rule waits"),
                 }
             }
             Happening::Started { consumer, run } => {
-                tracing::info!(rule = names.consumer(*consumer), run, "rule begins to read");
+                tracing::debug!(rule = names.consumer(*consumer), run, "rule begins to read");
             }
             Happening::Ended { consumer } => {
                 tracing::info!(rule = names.consumer(*consumer), "rule removed");
@@ -109,7 +110,7 @@ impl Board {
             Happening::Full { stream, is_full: false } => {
                 tracing::info!(stream = names.stream(*stream), "stream accepts messages again");
             }
-            Happening::StreamsSet => tracing::info!("streams are in force"),
+            Happening::StreamsSet => tracing::debug!("all shards have the streams"),
         }
     }
 }

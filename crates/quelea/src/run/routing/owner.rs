@@ -195,7 +195,11 @@ impl Owner {
             Happening::StreamsSet => self.remove_files(),
             _ => {}
         }
-        self.board.report(&happening);
+        // That all rules are paused at the end is no news.
+        let is_of_end = self.ends_at.is_some() && matches!(happening, Happening::State { .. });
+        if !is_of_end {
+            self.board.report(&happening);
+        }
     }
 
     /// Writes what operators and metrics read.
