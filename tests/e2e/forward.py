@@ -4,6 +4,7 @@ import base64
 import collections
 import http.client
 import json
+import subprocess
 import threading
 import urllib.parse
 
@@ -115,3 +116,71 @@ class Poster:
             response.read()
             status = response.status
             self.statuses[status] += 1
+
+
+# Three publishers on a topic each. `{sink}` is the table of the sink.
+SCENARIO = """
+id = "routed"
+title = "read back behind the broker"
+
+[clients.pub]
+count = 3
+
+[topics.own]
+names = "{prefix}/{{i}}"
+count = 3
+
+[sink.hub]
+drain = "{drain}"
+{sink}
+
+[[stage]]
+name = "connect"
+
+[[stage.do]]
+clients = "pub"
+steps = [{{ connect = {{}} }}]
+
+[[stage]]
+name = "publish"
+measured = true
+
+[[stage.do]]
+clients = "pub"
+steps = [{{ publish = {{ to = "own", qos = 1, count = {count}, rate = "100/s", payload = 48 }} }}]
+"""
+
+
+def write_scenario(folder, sink, prefix, count=60, drain="20s", more=""):
+    path = folder / "routed.toml"
+    path.write_text(SCENARIO.format(sink=sink, prefix=prefix, count=count, drain=drain) + more)
+    return path
+
+
+def run_flock(flock, scenario, port, *options):
+    """Exit code, output and results."""
+    folder = scenario.parent
+    command = [flock, "run", scenario, "--broker", f"127.0.0.1:{port}", "--threads", "1"]
+    command += ["--out", folder, "--name", "routed", *options]
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    results = folder / "routed.json"
+    found = json.loads(results.read_text()) if results.exists() else None
+    return ended.returncode, ended.stdout + ended.stderr, found
+
+
+def counts(sink):
+    """Of all levels of QoS together."""
+    names = ("expected", "received", "lost", "duplicated", "reordered")
+    return {name: sum(count[name] for count in sink["by_qos"]) for name in names}
+
+
+def by_topic(sink):
+    """What went wrong on each topic: lost numbers, and how many were doubled and out of order."""
+    return {
+        sample["topic"]: (
+            [number for low, high in sample["missing"] for number in range(low, high + 1)],
+            sample["duplicated"],
+            sample["reordered"],
+        )
+        for sample in sink["worst"]
+    }

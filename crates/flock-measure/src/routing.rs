@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::text;
 use crate::{IntegrityCount, IntegritySample, LatencyPoint, LatencySummary};
 
 /// Of all sinks of a run.
@@ -95,6 +96,25 @@ impl SinkResults {
         total
     }
 
+    /// Whether all is well, in words.
+    pub fn verdict(&self) -> (bool, String) {
+        let total = self.total();
+        let counts = [
+            ("lost", total.lost),
+            ("duplicated", total.duplicated),
+            ("out of order", total.reordered),
+        ];
+        let bad = counts.into_iter().chain(self.wrongs()).filter(|(_, n)| *n > 0);
+        let bad: Vec<String> = bad.map(|(what, n)| format!("{} {what}", text::count(n))).collect();
+        let found = match bad.is_empty() {
+            true => "nothing lost, duplicated or out of order".to_owned(),
+            false => bad.join(", "),
+        };
+        let (expected, name) = (text::count(total.expected), &self.name);
+        let is_good = bad.is_empty() && total.expected > 0;
+        (is_good, format!("sink {name}: {found} in {expected} messages"))
+    }
+
     /// What may never arrive at a sink, in words, and how often it did.
     pub fn wrongs(&self) -> [(&'static str, u64); 4] {
         [
@@ -103,5 +123,27 @@ impl SinkResults {
             ("damaged or without a stamp", self.damaged),
             ("not readable as events", self.unreadable),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sink(count: IntegrityCount) -> SinkResults {
+        SinkResults { name: "hub".to_owned(), by_qos: vec![count], ..SinkResults::default() }
+    }
+
+    #[test]
+    fn a_sink_is_judged_by_what_was_lost_and_by_what_should_not_have_come() {
+        let good = IntegrityCount { expected: 1_000, received: 1_000, ..IntegrityCount::default() };
+        let words = "sink hub: nothing lost, duplicated or out of order in 1,000 messages";
+        assert_eq!(sink(good).verdict(), (true, words.to_owned()));
+        let bad = IntegrityCount { lost: 3, reordered: 1, ..good };
+        let found = SinkResults { damaged: 2, ..sink(bad) }.verdict();
+        let words =
+            "sink hub: 3 lost, 1 out of order, 2 damaged or without a stamp in 1,000 messages";
+        assert_eq!(found, (false, words.to_owned()));
+        assert!(!sink(IntegrityCount::default()).verdict().0, "nothing was published");
     }
 }
