@@ -113,7 +113,7 @@ const MINUTES: &str = "Messages per minute";
 /// Rows of a page.
 const MINUTES_MAX: u32 = 240;
 const MINUTES_NOTE: &str = "The first 240 minutes. The results as JSON have all.";
-const SINKS_NOTE: &str = "Each message of its topics is owed to a sink once. At QoS 1 and 2 only \
+const SINKS_NOTE: &str = "A sink must receive each message of its topics once. At QoS 1 and 2 only \
      acknowledged messages are expected. A message that did not arrive until the end of the wait \
      is lost. Latency counts from the time at which a message was due.";
 
