@@ -111,13 +111,12 @@ const BATCH: &str = "application/cloudevents-batch";
 mod tests {
     use super::*;
 
+    /// Subject and payload.
+    type Found = Result<(Option<String>, Vec<u8>), EventError>;
+
     const STAMP: &[u8] = b"\x00\xffpayload of sixteen";
 
-    fn all(
-        content_type: Option<&str>,
-        binary_subject: Option<&str>,
-        body: &[u8],
-    ) -> Vec<Result<(Option<String>, Vec<u8>), EventError>> {
+    fn all(content_type: Option<&str>, binary_subject: Option<&str>, body: &[u8]) -> Vec<Found> {
         let mut found = Vec::new();
         let envelope = Envelope {
             content_type,
@@ -141,10 +140,7 @@ mod tests {
         )
     }
 
-    fn one(
-        subject: Option<&str>,
-        payload: &[u8],
-    ) -> Vec<Result<(Option<String>, Vec<u8>), EventError>> {
+    fn one(subject: Option<&str>, payload: &[u8]) -> Vec<Found> {
         vec![Ok((subject.map(str::to_owned), payload.to_vec()))]
     }
 

@@ -156,3 +156,27 @@ const POLL_TIME_MAX: Duration = Duration::from_millis(500);
 const FAILURE_PAUSE: Duration = Duration::from_millis(200);
 /// Of one poll.
 const RECORDS_MAX: i32 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use krafka::Headers;
+    use routing::Binding;
+
+    use super::*;
+    use crate::testing::{check, forms, routed};
+
+    #[test]
+    fn records_of_the_brokers_rules_are_unwrapped_in_every_form() {
+        for (form, reading) in forms() {
+            let output = routed(form, Binding::Kafka, reading);
+            let body = output.body.map(Into::into);
+            let mut record = ConsumerRecord::new("t", 0, 7, None, body);
+            let mut headers = Headers::new();
+            for header in output.headers {
+                headers.push((header.name, Some(header.value.into_bytes().into())));
+            }
+            record.headers = headers;
+            check(form, |on_arrival| pass_on(&record, on_arrival));
+        }
+    }
+}

@@ -3,6 +3,8 @@
 
 mod event;
 mod kafka;
+#[cfg(test)]
+mod testing;
 mod webhook;
 
 use std::io;

@@ -184,3 +184,50 @@ const METHODS: hyper::header::HeaderValue =
 const ANY: hyper::header::HeaderValue = hyper::header::HeaderValue::from_static("*");
 const JSON: hyper::header::HeaderValue =
     hyper::header::HeaderValue::from_static("application/json");
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::{HeaderName, HeaderValue};
+    use routing::Binding;
+
+    use super::*;
+    use crate::testing::{check, forms, routed};
+
+    #[test]
+    fn requests_of_the_brokers_rules_are_unwrapped_in_every_form() {
+        for (form, reading) in forms() {
+            let output = routed(form, Binding::Http, reading);
+            let mut headers = HeaderMap::new();
+            for header in &output.headers {
+                let name = HeaderName::from_bytes(header.name.as_bytes()).expect("a name");
+                headers.insert(name, HeaderValue::from_str(&header.value).expect("a value"));
+            }
+            let body = output.body.unwrap_or_default();
+            check(form, |on_arrival| pass_on(&headers, &body, on_arrival));
+        }
+    }
+
+    #[test]
+    fn refused_requests_are_spread_evenly() {
+        let refused = |share: f64| -> Vec<u64> {
+            (0..12).filter(|number| is_of_share(*number, share)).collect()
+        };
+        assert_eq!(refused(0.25), [3, 7, 11]);
+        assert_eq!(refused(0.01), [0; 0]);
+        assert_eq!(refused(0.5).len(), 6);
+        let all = (0..10_000).filter(|number| is_of_share(*number, 0.3)).count();
+        assert!((2_999..=3_000).contains(&all), "{all}");
+    }
+
+    #[test]
+    fn only_a_validation_event_with_a_code_is_answered_with_it() {
+        let mut headers = HeaderMap::new();
+        let event = br#"[{"data": {"validationCode": "7"}}]"#;
+        assert_eq!(validation_code(&headers, event), None, "it may be a message");
+        headers.insert("aeg-event-type", HeaderValue::from_static("SubscriptionValidation"));
+        assert_eq!(validation_code(&headers, event).as_deref(), Some("7"));
+        for other in [&b"[]"[..], b"{}", b"[{}]", b"no JSON", br#"[{"data": {}}]"#] {
+            assert_eq!(validation_code(&headers, other), None);
+        }
+    }
+}
