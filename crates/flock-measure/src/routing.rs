@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::text;
-use crate::{IntegrityCount, IntegritySample, LatencyPoint, LatencySummary};
+use crate::{Due, IntegrityCount, IntegritySample, LatencyHistogram, LatencyPoint, LatencySummary};
 
 /// Of all sinks of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,8 +49,15 @@ pub struct SinkResults {
     /// Attempts to read that failed, and the last reason.
     pub failures: u64,
     pub last_failure: String,
-    /// From the time at which a message was due to its arrival here, of the measured stages.
+    /// From the time at which a message was due to its arrival here, of the measured stages. What
+    /// was lost has none.
     pub latency: LatencySummary,
+    pub histogram: LatencyHistogram,
+    /// Of the messages in it: those that had not arrived when the run was over, and that nobody
+    /// had acknowledged. They count with what they had waited.
+    pub unfinished: u64,
+    /// Expected, and not in it: lost.
+    pub missing: u64,
     /// Minutes in which something arrived, and those between them.
     pub minutes: Vec<SinkMinute>,
 }
@@ -94,6 +101,15 @@ impl SinkResults {
         let mut total = IntegrityCount::default();
         self.by_qos.iter().for_each(|count| total.add(count));
         total
+    }
+
+    /// The latency of all that was expected.
+    pub fn due(&self) -> Due {
+        Due {
+            histogram: self.histogram.clone(),
+            missing: self.missing,
+            unfinished: self.unfinished,
+        }
     }
 
     /// Whether all is well, in words.

@@ -71,7 +71,7 @@ pub fn routed() -> Results {
         missing: vec![(5, 6), (9, 9)],
         ..IntegritySample::default()
     };
-    let sink = |name: &str, kind: &str, target: &str, count, worst| SinkResults {
+    let sink = |name: &str, kind: &str, target: &str, count: IntegrityCount, worst| SinkResults {
         name: name.into(),
         kind: kind.into(),
         target: target.into(),
@@ -83,6 +83,8 @@ pub fn routed() -> Results {
         by_qos: vec![count],
         worst,
         latency: histogram.summary(),
+        histogram: histogram.clone(),
+        missing: count.lost,
         minutes: vec![SinkMinute {
             minute: 1,
             received: 55_000,

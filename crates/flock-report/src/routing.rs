@@ -5,7 +5,7 @@ use crate::sections::{Section, most_affected};
 use crate::table::Table;
 use flock_measure::text::{count, micros, number, seconds};
 use flock_measure::{
-    LatencyKind, LatencyPoint, LatencySummary, Minute, Results, Routing, SinkMinute, SinkResults,
+    Due, LatencyKind, LatencyPoint, Minute, Results, Routing, SinkMinute, SinkResults,
 };
 
 /// The sections of a run with sinks.
@@ -46,25 +46,40 @@ fn sinks(sinks: &[SinkResults]) -> Table {
 
 /// As in the report of Event Grid: messages to subscribers by QoS, and routed ones.
 fn paths(results: &Results, routing: &Routing) -> Table {
-    let of = |qos: u8| results.latency(LatencyKind::EndToEnd, Some(qos));
-    let subscribers = (0..3).filter_map(|qos| {
-        let latency = of(qos)?;
-        Some((format!("subscribers, QoS {qos}"), latency.summary))
+    let subscribers = results.latencies.iter().filter(|one| one.kind == LatencyKind::EndToEnd);
+    let subscribers = subscribers.map(|one| {
+        let qos = one.qos.map_or(String::new(), |qos| format!(", QoS {qos}"));
+        let due = Due {
+            histogram: one.histogram.clone(),
+            missing: one.missing,
+            unfinished: one.unfinished,
+        };
+        (format!("subscribers{qos}"), due)
     });
-    let sinks = routing.sinks.iter().map(|sink| (format!("sink {}", sink.name), sink.latency));
-    let rows: Vec<(String, LatencySummary)> = subscribers.chain(sinks).collect();
+    let sinks = routing.sinks.iter().map(|sink| (format!("sink {}", sink.name), sink.due()));
+    let rows: Vec<(String, Due)> = subscribers.chain(sinks).collect();
     rows_of(
         &rows,
         &[
             ("To", |row| row.0.clone()),
-            ("Messages", |row| count(row.1.count)),
-            ("p50", |row| micros(row.1.p50_us as f64)),
-            ("p75", |row| micros(row.1.p75_us as f64)),
-            ("p90", |row| micros(row.1.p90_us as f64)),
-            ("p99", |row| micros(row.1.p99_us as f64)),
-            ("Maximum", |row| micros(row.1.max_us as f64)),
+            ("Messages", |row| count(row.1.histogram.count())),
+            ("Without latency", |row| count(row.1.missing)),
+            ("p50", |row| percentile(&row.1, 50.0)),
+            ("p75", |row| percentile(&row.1, 75.0)),
+            ("p90", |row| percentile(&row.1, 90.0)),
+            ("p99", |row| percentile(&row.1, 99.0)),
+            ("Maximum", |row| micros(row.1.histogram.summary().max_us as f64)),
         ],
     )
+}
+
+/// Of all that was due: what was lost is slower than all others.
+fn percentile(due: &Due, at: f64) -> String {
+    match due.micros_at(at) {
+        Some(us) => micros(us as f64),
+        None if due.missing > 0 => "unknown".to_owned(),
+        None => "–".to_owned(),
+    }
 }
 
 /// What was published, received and routed in each minute, with the latency at each sink.
@@ -130,7 +145,7 @@ mod tests {
         for row in [
             "| hub | topic t of Kafka at 127.0.0.1:9092 | 55,000 | 54,997 | 1,000 | 3 | 2 | 1 | 0 |",
             "| hub | pub-7 | d2c/7 | 3 | 0 | 0 | 5 to 6, 9 |",
-            "| sink hook | 55,000 | 1.50 ms | 1.50 ms | 1.50 ms | 65",
+            "| sink hub | 55,000 | 3 | 1.50 ms | 1.50 ms | 1.50 ms | 65",
             "| 1 | 55,000 | 54,998 | 55,000 | 1.50 ms |",
             "| 2 | 0 | 0 | 0 | – |",
         ] {

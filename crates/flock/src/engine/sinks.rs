@@ -139,11 +139,7 @@ impl Open {
         let book_of = &*book_of;
         let (plan, ledger) = (&book_of.plan, &book_of.ledger);
         let mut integrity = Integrity::default();
-        let mut latency = LatencyHistogram::new();
-        for measured in book_of.tally.latencies() {
-            latency.merge(&measured.histogram);
-            add_latency(&mut part.latencies, &measured);
-        }
+        let mut latencies = book_of.tally.latencies();
         for (stream, published) in sent.published() {
             if !book_of.is_routed(stream) {
                 continue;
@@ -151,10 +147,13 @@ impl Open {
             let track = ledger.track(CLIENT, stream);
             let qos = published.sent.qos;
             let verdict = judge(published, track, (ALL_THE_TIME, &[WHOLE_RUN]), qos);
-            add_waits(&mut part.latencies, &verdict, verdict.count.lost, true);
+            add_waits(&mut latencies, &verdict, verdict.count.lost, true);
             book(plan, stream, &verdict, || self.model.id.clone(), &mut integrity);
         }
         keep_worst(&mut integrity.worst);
+        latencies.iter().for_each(|measured| add_latency(&mut part.latencies, measured));
+        let mut histogram = LatencyHistogram::new();
+        latencies.iter().for_each(|measured| histogram.merge(&measured.histogram));
         let name = |topics: &TopicsId| plan.scenario.topic_group(*topics).id.clone();
         let standing = self.sink.standing();
         SinkResults {
@@ -176,7 +175,10 @@ impl Open {
             refused: standing.refused,
             failures: standing.failures,
             last_failure: standing.last_failure,
-            latency: latency.summary(),
+            latency: histogram.summary(),
+            histogram,
+            unfinished: latencies.iter().map(|measured| measured.unfinished).sum(),
+            missing: latencies.iter().map(|measured| measured.missing).sum(),
             minutes: book_of.minutes.clone(),
         }
     }
