@@ -162,7 +162,7 @@ def run_flock(flock, scenario, port, *options):
     folder = scenario.parent
     command = [flock, "run", scenario, "--broker", f"127.0.0.1:{port}", "--threads", "1"]
     command += ["--out", folder, "--name", "routed", *options]
-    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=240)
     results = folder / "routed.json"
     found = json.loads(results.read_text()) if results.exists() else None
     return ended.returncode, ended.stdout + ended.stderr, found

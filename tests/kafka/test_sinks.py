@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import BINARIES, ROOT
@@ -11,7 +12,7 @@ from server import PASSWORD
 
 # Behind this folder, which has modules of the same names.
 sys.path.append(str(ROOT / "tests/e2e"))
-from broker import Broker  # noqa: E402
+from broker import Broker, eventually  # noqa: E402
 from forward import (  # noqa: E402
     Forwarder,
     attributes,
@@ -39,7 +40,11 @@ class Records:
     """Sends messages to a topic of Kafka in one form. A topic of MQTT is in one partition."""
 
     def __init__(self, kafka, topic, form):
-        self.producer = Producer({"bootstrap.servers": kafka.address(), "linger.ms": 0})
+        self.producer = Producer({
+            "bootstrap.servers": kafka.address(),
+            "linger.ms": 0,
+            "enable.idempotence": True,
+        })  # fmt: skip
         self.topic, self.form = topic, form
 
     def __call__(self, topic, payload):
@@ -131,3 +136,26 @@ def test_a_sink_that_cannot_be_read_is_an_error_ahead_of_the_run(kafka, broker, 
     assert code == 2 and results is None, output
     assert f"sink `hub`: {'Kafka at ' + kafka.address() + ' ' if wrong == 'topic' else ''}" in output
     assert words[wrong] in output
+
+
+def test_kafka_that_is_killed_in_mid_run_is_read_on(kafka, broker, tmp_path):
+    topic, count = kafka.create("routed-killed"), 500
+    forwarder = Forwarder(broker.port(), "killed/#", Records(kafka, topic, "raw"))
+    sink = kafka_sink(kafka, topic)
+    scenario = write_scenario(tmp_path, sink, "killed", count, drain="120s")
+    with ThreadPoolExecutor() as aside:
+        run = aside.submit(run_flock, FLOCK, scenario, broker.port())
+        eventually(lambda: forwarder.counts.total() > count or run.done())
+        kafka.kill()
+        kafka.start()
+        code, output, results = run.result()
+    forwarder.stop()
+    assert code in (0, 3), output
+    [sink] = results["routing"]["sinks"]
+    assert counts(sink) == {
+        "expected": 3 * count, "received": 3 * count, "lost": 0, "duplicated": 0, "reordered": 0,
+    }, output  # fmt: skip
+    # The latency says for how long Kafka was away.
+    assert sink["latency"]["max_us"] > 1_000_000
+    if sink["failures"]:
+        assert "sink hub could not be read" in output
