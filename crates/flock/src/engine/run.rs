@@ -232,7 +232,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
             part.integrity.reordered_in_groups
         ));
     }
-    let routing = routing(&conductor, &sent, window, &mut part);
+    let routing = routing(&conductor, &sent, &mut part);
     let validity = validity(&conductor, &part);
     let mut results = Results {
         format: RESULTS_FORMAT,
@@ -274,12 +274,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
 }
 
 /// What the sinks received, with what clients published and received in the same minutes.
-fn routing(
-    conductor: &Conductor<'_>,
-    sent: &SentTable,
-    window: (f64, f64),
-    part: &mut Part,
-) -> Option<Routing> {
+fn routing(conductor: &Conductor<'_>, sent: &SentTable, part: &mut Part) -> Option<Routing> {
     if conductor.sinks.is_empty() {
         return None;
     }
@@ -296,7 +291,9 @@ fn routing(
             minutes[at].received[qos] += second.received;
         }
     }
-    Some(Routing { sinks: conductor.sinks.judge(sent, window, part), minutes })
+    let measured = conductor.phases.iter().filter(|phase| phase.measured);
+    let measured: Vec<_> = measured.map(|phase| (phase.from_secs, phase.to_secs)).collect();
+    Some(Routing { sinks: conductor.sinks.judge(sent, &measured, part), minutes })
 }
 
 /// Of the slowest clients only those are named that stand out.

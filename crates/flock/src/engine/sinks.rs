@@ -106,10 +106,10 @@ impl Sinks {
     pub(super) fn judge(
         &self,
         sent: &SentTable,
-        window_secs: (f64, f64),
+        measured_secs: &[(f64, f64)],
         part: &mut Part,
     ) -> Vec<SinkResults> {
-        self.0.iter().map(|open| open.judge(sent, window_secs, part)).collect()
+        self.0.iter().map(|open| open.judge(sent, measured_secs, part)).collect()
     }
 
     /// Why the figures of sinks may not be believed.
@@ -133,7 +133,12 @@ impl Sinks {
 }
 
 impl Open {
-    fn judge(&self, sent: &SentTable, window_secs: (f64, f64), part: &mut Part) -> SinkResults {
+    fn judge(
+        &self,
+        sent: &SentTable,
+        measured_secs: &[(f64, f64)],
+        part: &mut Part,
+    ) -> SinkResults {
         let mut book_of = lock(&self.book);
         book_of.end_minute();
         let book_of = &*book_of;
@@ -164,7 +169,7 @@ impl Open {
             drain_secs: self.model.drain_us as f64 / 1e6,
             waited_secs: self.waited_ns as f64 / 1e9,
             events: book_of.events,
-            received_per_sec: book_of.per_sec(window_secs),
+            received_per_sec: book_of.per_sec(measured_secs),
             by_qos: integrity.by_qos,
             worst: integrity.worst,
             misrouted: ledger.misrouted,
@@ -295,14 +300,23 @@ impl Book {
         self.minute.clear();
     }
 
-    /// Messages per second over the whole seconds of a part of the run.
-    fn per_sec(&self, (from_secs, to_secs): (f64, f64)) -> f64 {
-        let (from, to) = (from_secs.ceil() as usize, to_secs.floor() as usize);
-        if to <= from {
-            return 0.0;
+    /// Messages per second over the whole seconds of the measured stages, or over all that they
+    /// touch where none is whole.
+    fn per_sec(&self, measured_secs: &[(f64, f64)]) -> f64 {
+        let within = |from: f64, to: f64| {
+            let (from, to) = (from as usize, to as usize);
+            let counts = self.by_second.iter().skip(from).take(to.saturating_sub(from));
+            counts.map(|count| u64::from(*count)).sum::<u64>()
+        };
+        let whole = |(from, to): &(f64, f64)| (from.ceil(), to.floor());
+        let is_whole = |(from, to): &(f64, f64)| from < to;
+        let mut windows: Vec<_> = measured_secs.iter().map(whole).filter(is_whole).collect();
+        if windows.is_empty() {
+            windows = measured_secs.iter().map(|(from, to)| (from.floor(), to.ceil())).collect();
         }
-        let within = self.by_second.iter().skip(from).take(to - from);
-        within.map(|count| f64::from(*count)).sum::<f64>() / (to - from) as f64
+        let secs: f64 = windows.iter().map(|(from, to)| to - from).sum();
+        let all: u64 = windows.iter().map(|(from, to)| within(*from, *to)).sum();
+        if secs > 0.0 { all as f64 / secs } else { 0.0 }
     }
 }
 
@@ -325,3 +339,153 @@ const WHOLE_RUN: Window = (0, u64::MAX);
 const CLIENT: u32 = 0;
 const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::stamp::{Stamp, Sum};
+    use flock_measure::IntegrityCount;
+    use flock_measure::ledger::Sent;
+    use flock_model::scenario::{Choice, parse};
+
+    const SCENARIO: &str = r#"
+        id = "routed"
+        title = "routed"
+        [clients.pub]
+        count = 2
+        [topics.own]
+        names = "own/{i}"
+        count = 2
+        [topics.other]
+        names = "other/{i}"
+        count = 2
+        [sink.hook]
+        kind = "webhook"
+        listen = "127.0.0.1:0"
+        topics = "own"
+        [[stage]]
+        name = "publish"
+        [[stage.do]]
+        clients = "pub"
+        steps = [
+            { connect = {} },
+            { publish = { to = "own", qos = 1, count = 1, payload = 20 } },
+            { publish = { to = "other", count = 1, payload = 20 } },
+        ]
+    "#;
+    const TAG: u16 = 7;
+    /// Of `own/1`, and of `other/0`.
+    const OWN: StreamId = 1;
+    const OTHER: StreamId = 2;
+
+    struct Lab {
+        sinks: Sinks,
+        stamps: Stamps,
+    }
+
+    impl Lab {
+        fn new() -> Self {
+            let loaded = parse("x.toml", SCENARIO, &Choice::default(), &|_| Err(String::new()));
+            let plan = Plan::new(loaded.unwrap().scenario).unwrap();
+            let clock = Clock::start();
+            let stamps = Stamps::new(TAG, clock, plan.streams());
+            Self { sinks: Sinks::open(&plan, clock, TAG).unwrap(), stamps }
+        }
+
+        fn payload(&self, topic: &str, stream: StreamId, sequence: u32) -> Vec<u8> {
+            let stamp = Stamp { due_ns: 0, stream, sequence };
+            let front = self.stamps.write(stamp, Sum::of(topic.as_bytes()), Sum::of(b"rest"));
+            [&front[..], b"rest"].concat()
+        }
+
+        fn arrive(&self, subject: Option<&str>, payload: Vec<u8>) {
+            let event = Event { subject: subject.map(Into::into), payload: payload.into() };
+            lock(&self.sinks.0[0].book).receive(Ok(event));
+        }
+
+        fn judge(&self, sent: u32) -> SinkResults {
+            let mut table = SentTable::default();
+            table.streams.insert(OWN, Sent::new(sent, 1, 0, 1_000));
+            table.streams.insert(OTHER, Sent::new(sent, 0, 0, 1_000));
+            let mut part = Part::default();
+            self.sinks.judge(&table, &[(0.0, 1.0)], &mut part).remove(0)
+        }
+    }
+
+    #[test]
+    fn what_arrives_is_held_against_what_was_sent_on_its_topics() {
+        let lab = Lab::new();
+        lab.sinks.count(Counting::Yes);
+        for sequence in [0, 1, 4, 3, 4, 5] {
+            lab.arrive(Some("own/1"), lab.payload("own/1", OWN, sequence));
+        }
+        // The form `raw` has no subject.
+        lab.arrive(None, lab.payload("own/1", OWN, 6));
+        let found = lab.judge(10);
+        let count = IntegrityCount {
+            qos: 1,
+            expected: 10,
+            received: 6,
+            lost: 4,
+            duplicated: 1,
+            reordered: 1,
+            ..IntegrityCount::default()
+        };
+        assert_eq!(found.by_qos, [count]);
+        assert_eq!((found.events, found.missing, found.latency.count), (7, 4, 7));
+        assert_eq!(found.worst[0].missing, [(2, 2), (7, 9)]);
+        assert_eq!(
+            (found.worst[0].topic.as_str(), found.worst[0].publisher.as_str()),
+            ("own/1", "pub-1")
+        );
+        assert_eq!(found.wrongs().map(|(_, n)| n), [0; 4]);
+    }
+
+    #[test]
+    fn what_nobody_sent_there_stands_for_no_message() {
+        let lab = Lab::new();
+        lab.arrive(Some("own/0"), lab.payload("own/1", OWN, 0));
+        lab.arrive(Some("other/0"), lab.payload("other/0", OTHER, 0));
+        lab.arrive(Some("own/1"), b"no stamp in this payload".to_vec());
+        lab.arrive(None, Vec::new());
+        lock(&lab.sinks.0[0].book).receive(Err(EventError::NoJson));
+        let foreign = Stamps::new(TAG + 1, Clock::start(), 4);
+        let foreign = Lab { stamps: foreign, ..Lab::new() }.payload("own/1", OWN, 0);
+        lab.arrive(Some("own/1"), foreign);
+        let found = lab.judge(1);
+        assert_eq!(found.by_qos[0].lost, 1);
+        let wrongs = [found.misrouted, found.wrong_topic, found.damaged, found.unreadable];
+        assert_eq!((wrongs, found.foreign), ([1, 1, 2, 1], 1));
+        assert!(lab.sinks.reasons()[0].contains("1 messages of other runs"));
+    }
+
+    #[test]
+    fn a_sink_with_a_part_of_the_topics_is_waited_for_to_the_end() {
+        let mut lab = Lab::new();
+        lab.arrive(Some("own/1"), lab.payload("own/1", OWN, 0));
+        assert!(lab.sinks.are_open(1, 29_999_000_000), "the rest may be on its topics");
+        assert!(!lab.sinks.are_open(1, 30_000_000_000));
+        lab.sinks.0[0].takes_all = true;
+        assert!(!lab.sinks.are_open(1, 0), "all is there");
+        assert!(lab.sinks.are_open(2, 0));
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_whole_seconds_of_measured_stages() {
+        let lab = Lab::new();
+        let mut book = lock(&lab.sinks.0[0].book);
+        book.by_second = vec![5, 10, 20, 40];
+        assert_eq!(book.per_sec(&[(0.5, 3.0)]), 15.0);
+        assert_eq!(book.per_sec(&[(0.0, 1.0), (3.0, 5.5)]), 15.0, "nothing in the last one");
+        assert_eq!(book.per_sec(&[(1.2, 1.8)]), 10.0);
+        assert_eq!(book.per_sec(&[]), 0.0);
+        for (at_secs, latency_ns) in [(10, 1_000_000), (59, 3_000_000), (185, 2_000_000)] {
+            book.note_time(at_secs * SECOND_NS, latency_ns);
+        }
+        book.end_minute();
+        let found = book.minutes.iter().map(|minute| (minute.minute, minute.received));
+        assert_eq!(found.collect::<Vec<_>>(), [(1, 2), (2, 0), (3, 0), (4, 1)]);
+        assert!((3_000..3_010).contains(&book.minutes[0].latency.max_us));
+        assert_eq!(book.minutes[3].latency.count, 1);
+    }
+}
