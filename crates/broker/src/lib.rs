@@ -30,6 +30,7 @@ mod retained;
 mod routing;
 mod shard;
 mod stats;
+pub mod streams;
 
 pub use clients::admission;
 pub use clients::client::{CLIENT_BYTES, MemberLoad};

@@ -114,6 +114,14 @@ impl Deriving {
         self.bytes(key, (&mut limits.queued_bytes_max, 0), own, reason);
     }
 
+    /// Memory for streams and rules.
+    pub(super) fn routing(&mut self, mut bytes_max: u64, limits: &Limits) -> u64 {
+        let key = "routing.memory_bytes_max";
+        let reason = "an eighth of memory_bytes_max".into();
+        self.bytes(key, (&mut bytes_max, 0), limits.memory_bytes_max / 8, reason);
+        bytes_max
+    }
+
     /// A connection more than there are descriptors would wait in the system's queue, and with it
     /// everybody, instead of being told.
     fn connections(&mut self, connections_max: &mut u32, open_files_max: Option<u64>) {

@@ -9,7 +9,7 @@ use super::derived::Deriving;
 use super::keys::{AUTO, Durability, DurabilityLevel, Limits, Server, WhenFull};
 use super::schema::bytes;
 use super::source::{Problem, Settings, nearest};
-use super::{Listener, Machine, Value, cluster};
+use super::{Listener, Machine, Value, cluster, routing};
 
 /// What is kept, how firmly, and in which space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +18,10 @@ pub struct DurabilityConfig {
     /// Filters with a level of their own; the first that matches holds.
     pub topics: Vec<(String, DurabilityLevel)>,
     pub when_full: WhenFull,
-    /// The firmest level anywhere. `Memory`: there is no log, and no data directory.
+    /// The firmest level of messages and sessions. `Memory`: only streams need a log.
     pub level_max: DurabilityLevel,
+    /// There are streams, which are stored whatever the levels are.
+    pub has_streams: bool,
     /// Resolved: never 0.
     pub segment_bytes: u32,
     /// Resolved. 0: no limit.
@@ -33,7 +35,7 @@ pub struct DurabilityConfig {
 impl DurabilityConfig {
     /// Whether anything asks for more than memory.
     pub fn has_journal(&self) -> bool {
-        self.level_max != DurabilityLevel::Memory
+        self.level_max != DurabilityLevel::Memory || self.has_streams
     }
 
     /// How many shards there are, and what their logs may take, if nobody has said it.
@@ -118,6 +120,7 @@ pub(super) fn lower(
     let lowered = DurabilityConfig {
         level: raw.level,
         level_max: levels.max_by_key(|level| *level as u8).unwrap_or(raw.level),
+        has_streams: routing::is_configured(settings),
         topics,
         when_full: raw.when_full,
         segment_bytes: match raw.segment_bytes {
@@ -272,6 +275,7 @@ mod tests {
             topics: Vec::new(),
             when_full: WhenFull::Refuse,
             level_max: DurabilityLevel::Fsync,
+            has_streams: false,
             segment_bytes,
             log_bytes_max,
             commit_delay_ms: 0,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use super::schema::{ValueKind, settings};
+
 /// What is spoken on a listener below MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -138,6 +140,17 @@ fn wrong(url: &str, why: &str) -> String {
         "'{url}' {why}; write tcp://127.0.0.1:1883, tls://[::]:8883, ws://0.0.0.0:8080/mqtt, \
          wss://*:8084 or unix:///run/quelea.sock"
     )
+}
+
+settings! {
+    /// For `ws://` and `wss://` listeners.
+    "listeners.websocket" => RawWebSocket {
+        /// The only path that is upgraded. Not set: any path.
+        path: Option<String> = ValueKind::Text("a path such as /mqtt"), "";
+        /// Web pages whose scripts may connect, or "*" for all. Empty: all pages if every client
+        /// needs a password, else pages of the same host and port (`docs/use/transports.md`).
+        origins: Vec<String> = ValueKind::List("origins such as https://example.org"), "";
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@ use super::authorization::RawAuthorization;
 use super::bridges::{RawBridge, RawBridgeTls, RawBridgeTopic};
 use super::cluster::RawCluster;
 use super::demands::TokenField;
+use super::endpoint::RawWebSocket;
 use super::identity::{BodyForm, HttpMethod};
 use super::namespaces::{RawNamespace, UnknownNamespace};
+use super::routing::RawRouting;
 use super::schema::{Section, ValueKind, bytes, bytes_or, count, count_or, secs, settings, words};
 use super::telemetry::RawTelemetry;
 
@@ -37,6 +39,7 @@ pub const SECTIONS: &[Section] = &[
     Sys::SECTION,
     Events::SECTION,
     RawTelemetry::SECTION,
+    RawRouting::SECTION,
     RawCluster::SECTION,
 ];
 
@@ -332,17 +335,6 @@ settings! {
         crl: Option<PathBuf> = ValueKind::Path, "";
         /// The oldest TLS version that is accepted.
         min_version: TlsVersion = ValueKind::OneOf(TlsVersion::WORDS), "1.2";
-    }
-}
-
-settings! {
-    /// For `ws://` and `wss://` listeners.
-    "listeners.websocket" => RawWebSocket {
-        /// The only path that is upgraded. Not set: any path.
-        path: Option<String> = ValueKind::Text("a path such as /mqtt"), "";
-        /// Web pages whose scripts may connect, or "*" for all. Empty: all pages if every client
-        /// needs a password, else pages of the same host and port (`docs/use/transports.md`).
-        origins: Vec<String> = ValueKind::List("origins such as https://example.org"), "";
     }
 }
 

@@ -20,6 +20,7 @@ mod mask;
 pub mod namespaces;
 mod notes;
 pub mod print;
+pub mod routing;
 pub mod schema;
 pub mod source;
 pub mod telemetry;
@@ -51,13 +52,15 @@ pub use machine::Machine;
 pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
 pub use net::Cidr as Network;
 pub use notes::notes;
+pub use routing::RoutingConfig;
 pub use source::{Flag, Origin, Problem, Settings, SourceFile, Sources};
 pub use telemetry::TelemetryConfig;
 use tls::OfListener;
 pub use tls::TlsConfig;
 
 use derived::{Deriving, logged_shards};
-use keys::{AUTO, Durability, Http, Log, RawListener, RawTls, RawWebSocket, Shared};
+use endpoint::RawWebSocket;
+use keys::{AUTO, Durability, Http, Log, RawListener, RawTls, Shared};
 use schema::{Section, Value};
 
 /// The checked configuration.
@@ -99,6 +102,8 @@ pub struct Config {
     pub events: Events,
     /// `None`: nothing is sent to a collector.
     pub telemetry: Option<TelemetryConfig>,
+    /// `None`: there are no streams and rules.
+    pub routing: Option<RoutingConfig>,
     /// `None`: a single node.
     pub cluster: Option<ClusterConfig>,
 }
@@ -366,6 +371,7 @@ fn lower(
     let cluster = cluster::lower(durability.has_journal(), settings, machine, problems);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
+    let routing = routing::lower(&limits, settings, deriving, problems)?;
     let http_hosts = http.hosts.clone();
     let http = lower_http(&http, settings, problems);
     let (http_tls, api) = api::lower_with_tls(http, &server.data_dir, settings, problems)?;
@@ -395,6 +401,7 @@ fn lower(
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
         events,
         telemetry: telemetry::lower(settings, problems)?,
+        routing,
         cluster,
     })
 }

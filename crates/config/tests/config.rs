@@ -157,6 +157,7 @@ fn in_file(section: &str, key: &Key, value: &str) -> Sources {
         }
         "authentication" => "name = \"x\"\nkind = \"jwt\"\njwks_url = \"https://id.example\"",
         "telemetry" => "endpoint = \"http://127.0.0.1:4318\"",
+        "routing" => "file = \"rules.toml\"",
         "authorization" => "url = \"https://id.example\"\nbody = [\"t=${topic}\", \"a=${action}\"]",
         "cluster" => "name = \"c\"\nnode = \"n\"\nservers = [\"nats://127.0.0.1:4222\"]",
         // Sizes of logs that are not written go with any packets.
@@ -610,6 +611,31 @@ fn durability_has_levels_for_broker_listener_and_topic() {
     assert!(!self::config("[durability]\nlevel = \"memory\"").durability.has_journal());
     let kept = "[durability]\nlevel = \"memory\"\ntopics = [\"a=disk\"]";
     assert!(self::config(kept).durability.has_journal(), "a rule asks for more");
+}
+
+#[test]
+fn a_file_of_streams_needs_a_log_and_no_cluster() {
+    assert_eq!(Config::defaults(&MACHINE).routing, None);
+    let memory = "[durability]\nlevel = \"memory\"\n[routing]\nfile = \"rules.toml\"\n";
+    let config = config(memory);
+    assert!(config.durability.has_journal(), "streams are stored");
+    assert_eq!(config.durability.level_max, DurabilityLevel::Memory);
+    let routing = config.routing.expect("it is on");
+    assert!(routing.file.ends_with("quelea/rules.toml"), "{routing:?}");
+    assert_eq!(routing.memory_bytes_max, config.limits.memory_bytes_max / 8);
+    assert_eq!((routing.free_disk_bytes_min, routing.target_networks.len()), (1 << 30, 0));
+    let own = "memory_bytes_max = \"32MiB\"\ntarget_networks = [\"10.0.0.0/8\"]\n";
+    let routing = self::config(&format!("{memory}{own}")).routing.expect("it is on");
+    assert_eq!((routing.memory_bytes_max, routing.target_networks.len()), (32 << 20, 1));
+    let wrong = error(&format!("{memory}target_networks = [\"10.0.0.0/33\"]"));
+    assert!(wrong.contains(":5: routing.target_networks: "), "{wrong}");
+    let alone = error("[routing]\nfree_disk_bytes_min = 0");
+    assert!(alone.contains("routing.free_disk_bytes_min: has no effect without `file`"));
+    let clustered = error(
+        "[routing]\nfile = \"r.toml\"\n[cluster]\nname = \"c\"\nnode = \"n\"\n\
+         servers = [\"nats://127.0.0.1:4222\"]",
+    );
+    assert!(clustered.contains("routing.file: streams and rules are not supported with [cluster]"));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! DIR/shard-000/0000000001.log     segment 1 of the journal of shard 0
 //! DIR/shard-000/manifest           how far that journal reaches at least, what it belongs to
 //! DIR/streams/7/0000000001.stream  the first file of stream 7
+//! DIR/stream-numbers               names of streams and consumers, with their numbers
 //! DIR/namespaces, bans, ...        small files, which say what they belong to as well
 //! ```
 //!
@@ -19,6 +20,7 @@
 mod commits;
 pub mod control;
 mod files;
+mod numbers;
 #[doc(hidden)]
 pub mod sample;
 mod stamped;
@@ -33,9 +35,12 @@ use std::path::{Path, PathBuf};
 use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Settings};
 
 pub use files::JournalFiles;
+pub use numbers::{
+    NUMBERS_FILE, NumberChanges, NumberedStream, Numbers, NumbersError, STREAMS_DIRECTORY,
+};
 pub use stamped::Stamps;
 pub use stamped::{
-    CLUSTERED_FILES, Fault, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small,
+    CLUSTERED_FILES, Fault, MAYBE_FILES, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small,
     stamp_journal,
 };
 pub use streams::{StreamDisk, StreamDone, StreamFiles, StreamFilesError, StreamJob};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use storage::{Manifest, Misfit, Stamp, Together, checksum};
 
-use super::{DataDir, DataDirError, JournalFiles, is_full, write_whole};
+use super::{DataDir, DataDirError, JournalFiles, NUMBERS_FILE, is_full, write_whole};
 use crate::Replica;
 
 /// The small files that every data directory has once a broker has served from it, beside the one
@@ -20,6 +20,9 @@ pub const SMALL_FILES: [&str; 2] = ["bans", "clock"];
 pub const NAMES_FILE: &str = "namespaces";
 /// Made anew where it is missing: nothing depends on it but itself.
 pub const SECRET_FILE: &str = "auth.secret";
+
+/// Small files that need not be there.
+pub const MAYBE_FILES: [&str; 2] = [SECRET_FILE, NUMBERS_FILE];
 
 /// The small files that a cluster replicates, by their paths in the data directory.
 pub const CLUSTERED_FILES: [&str; 5] =
@@ -168,9 +171,10 @@ impl Stamps {
             Ok(None) | Err(_) => self.read(&names[1])?.unwrap_or_default(),
         };
         files.extend(names.map(|path| (path, content.clone())));
-        let secret = directory.join(SECRET_FILE);
-        let found = self.read_if_there(&secret)?;
-        files.extend(found.map(|content| (secret, content)));
+        for path in MAYBE_FILES.map(|name| directory.join(name)) {
+            let found = self.read_if_there(&path)?;
+            files.extend(found.map(|content| (path, content)));
+        }
         let mut full = Ok(());
         for (path, content) in files {
             if std::fs::read(&path).is_ok_and(|found| found == stamped(own, &content)) {
@@ -224,7 +228,6 @@ impl DataDir {
         let journals: Vec<_> = journals.collect::<Result<_, _>>()?;
         let small = SMALL_FILES.map(|name| self.path().join(name));
         let names = names_in(self.path());
-        let secret = self.path().join(SECRET_FILE);
         let read = |path: &PathBuf| content_of(path).map_err(|error| self.fail(error));
         let mut contents = Vec::new();
         for path in small.iter().chain(&names) {
@@ -250,9 +253,11 @@ impl DataDir {
         if stamps.check(of_first).is_err() {
             faults.extend(stamps.fault(Part::Names, &names[1], of_copy));
         }
-        match read(&secret)? {
-            Content::Missing => {}
-            content => faults.extend(stamps.fault(Part::Small, &secret, &content)),
+        for path in MAYBE_FILES.map(|name| self.path().join(name)) {
+            match read(&path)? {
+                Content::Missing => {}
+                content => faults.extend(stamps.fault(Part::Small, &path, &content)),
+            }
         }
         Ok((together, faults))
     }

@@ -5,6 +5,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use broker::streams::StreamNews;
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
     Scope, Shard, ShardId, Span, Traced,
@@ -68,6 +69,11 @@ pub trait Host {
     /// takes them.
     fn on_spans(&mut self, spans: Vec<Span>, lost: u64) {
         drop((spans, lost));
+    }
+
+    /// What a shard reports of streams, in its order. A host may have no streams.
+    fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
+        drop((shard, news));
     }
 
     /// A shard has ended a connection, and what went with it ends, too.

@@ -695,6 +695,10 @@ impl<H: Host> Driver<H> {
                 self.host.authorize(shard_id, question);
             }
         }
+        if !shard.effects().stream_news.is_empty() {
+            let news = std::mem::take(&mut shard.effects_mut().stream_news);
+            self.host.on_streams(shard_id, news);
+        }
         for close in closes {
             self.host.on_close(shard_id, &close);
             self.close(close);

@@ -1,8 +1,9 @@
 //! The facts of the journal: an input is a record kind and a record.
 
 use broker::journal::{
-    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
-    Stage, StoredMessage, StoredWill, Subscribed,
+    Archived, Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, Purpose, QueueId, QueueNumber,
+    Sent, SessionOpened, Stage, Stamps, StoredMessage, StoredWill, StreamRecord, Streamed,
+    Subscribed, read_attributes,
 };
 use codec::{QoS, Version};
 
@@ -22,6 +23,15 @@ pub fn journal(input: &[u8]) {
             let mut again = InFlightBuf::default();
             in_flight.iter().for_each(|sent| again.push(sent));
             assert_eq!(again.as_in_flight(), in_flight);
+        }
+        Fact::Streamed(streamed) => {
+            let record = StreamRecord::decode(streamed.record).expect("a fact has a record");
+            let mut again = Vec::new();
+            record.encode(&mut again);
+            assert_eq!(again, streamed.record, "a record has one encoding");
+            // What they are is the provider's to say; reading them must end.
+            let _ = read_attributes(record.attributes);
+            assert!(streamed.message().is_some() && streamed.stamps.iter().count() > 0);
         }
         _ => {}
     }
@@ -102,7 +112,53 @@ pub fn seeds() -> Vec<Vec<u8>> {
         }),
         Fact::GroupClosed { queue: session },
     ];
-    facts.map(write).into()
+    let records = [stream_record(None, &[]), stream_record(Some("anna"), ATTRIBUTES)];
+    let streamed = records.each_ref().map(|record| streamed_facts(record));
+    let streamed = streamed.into_iter().flatten();
+    facts.map(write).into_iter().chain(streamed).collect()
+}
+
+/// One with a list in it, as written by `put_attributes`.
+const ATTRIBUTES: &[u8] = b"\x04site\x02\x02\x00\x01a\x01\x032.5";
+
+fn stream_record(username: Option<&str>, attributes: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let record = StreamRecord {
+        at_ms: 1_700_000_000_000,
+        life: 0x1234_5678_9abc_def0,
+        qos: QoS::AtLeastOnce,
+        retain: username.is_some(),
+        expires_at_ms: if username.is_some() { 1_700_000_060_000 } else { u64::MAX },
+        client_id: "car-7",
+        username,
+        attributes,
+        topic: "cars/7",
+        properties: b"\x01\x01",
+        payload: b"{}",
+    };
+    record.encode(&mut bytes);
+    bytes
+}
+
+fn streamed_facts(record: &[u8]) -> Vec<Vec<u8>> {
+    let session = QueueNumber::MIN;
+    let purposes = [
+        Purpose::Streams,
+        Purpose::Message,
+        Purpose::Taken { session, packet_id: 7 },
+        Purpose::WillTaken { session: None },
+        Purpose::DeadLetter { consumer: 3, cursor: b"cursor" },
+    ];
+    let mut buffer = Vec::new();
+    let stamps = Stamps::write([(1, 0), (300, 70_000)].into_iter(), &mut buffer);
+    let streamed = |purpose| {
+        let fact = Streamed { serial: 300, purpose, owner: "user anna", author: 0, stamps, record };
+        write(Fact::Streamed(fact))
+    };
+    let archived = Archived { stream: 1, next: 300, file: 7, end: 70_000 };
+    let others =
+        [Fact::Archived(archived), Fact::Cursor { consumer: 3, cursor: b"cursor" }].map(write);
+    purposes.into_iter().map(streamed).chain(others).collect()
 }
 
 fn lists() -> (ProgressBuf, InFlightBuf) {

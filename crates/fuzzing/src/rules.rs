@@ -1,15 +1,15 @@
-//! Rules: an input is a file of rules, a zero byte, and the payload of a message. A file that is
+//! Rules: an input is a file of streams, targets and rules, a zero byte, and the payload of a message. A file that is
 //! JSON is read as resources of Event Grid. Rules that are valid are asked about the message.
 
 use policy::{Attribute, Attributes};
-use routing::{Event, Form, Origin, Record, Rule, Verdict, event_grid, rule_file};
+use routing::{Definitions, Event, Form, Origin, Record, Rule, Verdict, definitions, event_grid};
 use serde_json::Value;
 
 pub fn rules(input: &[u8]) {
     let end = input.iter().position(|byte| *byte == 0).unwrap_or(input.len());
     let payload = input.get(end + 1..).unwrap_or_default();
     let Ok(text) = std::str::from_utf8(&input[..end]) else { return };
-    let rules = match text.starts_with(['{', '[']) && !text.starts_with("[[rules]]") {
+    let rules = match text.starts_with(['{', '[']) && !text.starts_with("[[") {
         true => match event_grid::read(text) {
             Ok(imported) => imported.rules,
             Err(error) => {
@@ -17,8 +17,11 @@ pub fn rules(input: &[u8]) {
                 return;
             }
         },
-        false => match rule_file::parse(text) {
-            Ok(rules) => rules,
+        false => match definitions::parse(text) {
+            Ok(found) => {
+                check(&found);
+                found.rules.into_iter().map(|spec| spec.rule).collect()
+            }
             Err(problems) => {
                 assert!(!problems.is_empty(), "a refusal has a reason: {text:?}");
                 assert!(problems.iter().all(|problem| !problem.detail.is_empty()));
@@ -29,6 +32,18 @@ pub fn rules(input: &[u8]) {
     for record in &records(payload) {
         let event = Event::new(record);
         rules.iter().for_each(|rule| ask(rule, &event));
+    }
+}
+
+/// Each name that is referred to is there.
+fn check(found: &Definitions) {
+    let _ = found.notes();
+    for spec in &found.rules {
+        assert!(found.stream(&spec.stream).is_some(), "{}", spec.stream);
+        let letters = spec.dead_letter.as_deref();
+        assert!(letters.is_none_or(|name| found.stream(name).is_some() && name != spec.stream));
+        assert!(found.target_of(&spec.rule).is_some());
+        assert!(spec.dispatch.lanes > 0 && !spec.dispatch.retry_after_ms.is_empty());
     }
 }
 
@@ -106,8 +121,29 @@ pub fn seeds() -> Vec<Vec<u8>> {
     both.collect()
 }
 
-const RULES: &str = r##"[[rules]]
+const RULES: &str = r##"[[streams]]
+name = "s"
+filters = ["plants/#", "+"]
+bytes_max = "10 GiB"
+age_max_secs = "7d"
+full = "reject"
+[[streams]]
+name = "d"
+[[targets]]
+name = "a"
+type = "kafka"
+servers = ["k:9092"]
+tls = { ca = "ca.pem" }
+sasl = { mechanism = "SCRAM-SHA-256", username = "u", password_file = "p" }
+[[targets]]
+name = "b"
+type = "http"
+url = "https://example.com/in"
+headers = { x = "y", authorization = { file = "t" }, z = { path = "data.celsius" } }
+networks = ["10.0.0.0/8"]
+[[rules]]
 name = "hot"
+stream = "s"
 filter = "plants/+/motor"
 payload = "json"
 conditions = [
@@ -117,12 +153,16 @@ conditions = [
   { key = "unit", operator = "StringContains", values = ["c,"] },
 ]
 enrichments = { site = "${client.attributes.site}", unit = "${mqtt.message.userProperties['unit']}" }
-target = { name = "a", type = "kafka", topic = "t", key = "x-${mqtt.message.correlationData}" }
+target = "a"
+topic = "t"
+key = "x-${mqtt.message.correlationData}"
+dead_letter = "d"
+retry_secs = [1, 60]
 [[rules]]
 name = "all"
+stream = "d"
 filter = "#"
-form = "batch"
-target = { name = "b", type = "http", url = "https://example.com/in" }
+target = "b"
 "##;
 
 const RESOURCES: &str = r#"[{"name":"n","type":"Microsoft.EventGrid/namespaces","properties":{

@@ -17,6 +17,18 @@ pub struct RecordId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BatchId(u64);
 
+impl BatchId {
+    /// The batch with this [number](Self::number).
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// It grows with each batch of a consumer.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// A record that is to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offered {
@@ -81,7 +93,8 @@ impl Default for DispatchRules {
 pub enum Answer {
     /// Of each record, in the order of the batch.
     Records(Vec<RecordAnswer>),
-    /// It takes none of them, for a reason that its list calls permanent.
+    /// It takes none of them, for a reason that its list calls permanent. Of a record that was not
+    /// alone it says little: the target may have joined it with others.
     Refused(String),
     /// An error that is on no list, or no answer in time: it may have them.
     Unknown(String),
@@ -102,8 +115,9 @@ pub enum RecordAnswer {
 /// What is to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Answered by [`Dispatch::on_answer`].
-    Send { batch: BatchId, records: Vec<RecordId> },
+    /// Answered by [`Dispatch::on_answer`]. `is_alone`: the target gets nothing else at the same
+    /// time, so that the answer is about this one record.
+    Send { batch: BatchId, records: Vec<RecordId>, is_alone: bool },
     /// The target has it.
     Delivered(RecordId),
     /// It will not be sent again.
@@ -178,6 +192,8 @@ struct Group {
     /// Answers that left it unknown, while the target answered others.
     unknowns: u32,
     first_ms: Option<u64>,
+    /// One record that was refused, or left unknown, in company: it is sent by itself.
+    is_alone: bool,
 }
 
 #[derive(Debug, Default)]
@@ -204,8 +220,13 @@ struct Probation {
 const UNKNOWNS_MAX: u32 = 3;
 
 impl Group {
+    /// A part of a batch that was not taken.
+    const fn part(len: usize) -> Self {
+        Self { is_alone: len == 1, ..Self::of(len) }
+    }
+
     const fn of(len: usize) -> Self {
-        Self { len, unknowns: 0, first_ms: None }
+        Self { len, unknowns: 0, first_ms: None, is_alone: false }
     }
 }
 
@@ -214,6 +235,26 @@ impl Dispatch {
         let lanes = (0..rules.lanes.max(1)).map(|_| Lane::default()).collect();
         let target = Target::default();
         Self { rules, lanes, in_flight: 0, target, first: 0, next_batch: 0 }
+    }
+
+    /// The same without records, for another run. Batches have further numbers, so an answer to an
+    /// earlier one is taken for none of them. What is known of the target stays known.
+    pub fn renewed(self) -> Self {
+        let Self { rules, mut target, next_batch, .. } = self;
+        if let Some(probation) = &mut target.probation {
+            probation.probe = None;
+        }
+        Self { target, next_batch, ..Self::new(rules) }
+    }
+
+    /// Limits of what is sent from now on. The number of lanes stays: it decides about the order.
+    pub fn set_rules(&mut self, rules: DispatchRules) {
+        self.rules = rules;
+    }
+
+    /// Batches that have no answer.
+    pub fn under_way(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.under_way.is_some()).count()
     }
 
     /// How many records may be offered now.
@@ -243,14 +284,17 @@ impl Dispatch {
             if !self.target.may_send(now_ms) {
                 return;
             }
-            let Some(records) = self.lanes[place].next_batch(&self.rules, now_ms) else { continue };
+            let Some((records, is_alone)) = self.lanes[place].next_batch(&self.rules, now_ms)
+            else {
+                continue;
+            };
             let batch = BatchId(self.next_batch);
             self.next_batch += 1;
             self.lanes[place].under_way = Some(batch);
             self.target.note_sent(batch);
             // Each lane has its turn, also as the one that finds out how the target is.
             self.first = (place + 1) % lanes;
-            out.push(Effect::Send { batch, records });
+            out.push(Effect::Send { batch, records, is_alone });
         }
     }
 
@@ -327,7 +371,7 @@ impl Dispatch {
 }
 
 impl Lane {
-    fn next_batch(&mut self, rules: &DispatchRules, now_ms: u64) -> Option<Vec<RecordId>> {
+    fn next_batch(&mut self, rules: &DispatchRules, now_ms: u64) -> Option<(Vec<RecordId>, bool)> {
         if self.under_way.is_some() || self.not_before_ms > now_ms || self.records.is_empty() {
             return None;
         }
@@ -337,7 +381,8 @@ impl Lane {
         let group = self.groups.front_mut()?;
         group.first_ms.get_or_insert(now_ms);
         let records = self.records.iter_mut().take(group.len);
-        Some(records.map(|item| (item.first_ms.get_or_insert(now_ms), item.id).1).collect())
+        let records = records.map(|item| (item.first_ms.get_or_insert(now_ms), item.id).1);
+        Some((records.collect(), group.is_alone))
     }
 
     /// How many records fit into a batch, at least one.
@@ -387,8 +432,9 @@ impl Lane {
         }
         let Some(attempts) = left.iter().map(|item| item.attempts).max() else { return };
         let unknowns = group.unknowns + u32::from(is_alive);
-        self.groups.push_front(Group { len: left.len(), unknowns, first_ms: Some(now_ms) });
         let is_one = left.len() == 1;
+        let (len, first_ms) = (left.len(), Some(now_ms));
+        self.groups.push_front(Group { len, unknowns, first_ms, is_alone: is_one });
         left.append(&mut self.records);
         self.records = left;
         match !is_one && unknowns >= UNKNOWNS_MAX {
@@ -399,9 +445,13 @@ impl Lane {
 
     /// Halved at once, until the one is found that the target does not take.
     fn on_refused(&mut self, answer: String, now_ms: u64, out: &mut Vec<Effect>) {
-        let Some(group) = self.groups.front().copied() else { return };
+        let Some(group) = self.groups.front_mut() else { return };
         if group.len > 1 {
             return self.halve();
+        }
+        if !group.is_alone {
+            *group = Group::part(1);
+            return;
         }
         self.groups.pop_front();
         let Some(item) = self.records.pop_front() else { return };
@@ -426,6 +476,7 @@ impl Lane {
             self.not_before_ms = now_ms + rules.retry_after(0);
             return;
         }
+        group.is_alone = true;
         let Some(item) = self.records.front_mut() else { return };
         item.attempts += 1;
         if item.attempts < rules.attempts_max {
@@ -439,8 +490,8 @@ impl Lane {
 
     fn halve(&mut self) {
         let Some(Group { len, .. }) = self.groups.pop_front() else { return };
-        self.groups.push_front(Group::of(len - len / 2));
-        self.groups.push_front(Group::of(len / 2));
+        self.groups.push_front(Group::part(len - len / 2));
+        self.groups.push_front(Group::part(len / 2));
     }
 }
 

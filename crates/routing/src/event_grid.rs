@@ -14,9 +14,9 @@ use std::fmt;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::definitions::{FILE_BYTES_MAX, RULES_MAX};
 use crate::enrich::{Enrichment, Enrichments};
 use crate::rule::Rule;
-use crate::rule_file::{FILE_BYTES_MAX, RULES_MAX};
 
 /// How deep resources may be inside each other.
 const DEPTH_MAX: usize = 4;

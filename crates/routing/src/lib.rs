@@ -8,8 +8,8 @@
 //! A [`Cursor`] knows how far a consumer is, and that all outcomes add up. A [`Dispatch`] says what
 //! is sent to a target next, and what its answers mean. Nothing uses these two yet.
 //!
-//! Rules are read from TOML ([`rule_file::parse`]) and from the JSON of Azure Event Grid
-//! ([`event_grid::read`]).
+//! Streams, targets and rules are read from TOML ([`definitions::parse`]), and rules from the JSON of
+//! Azure Event Grid ([`event_grid::read`]).
 //!
 //! It does not know sockets, clocks, threads or files: time and event IDs are arguments.
 //!
@@ -22,14 +22,15 @@
 
 pub mod condition;
 pub mod cursor;
+pub mod definitions;
 pub mod dispatch;
 pub mod enrich;
 pub mod event;
 pub mod event_grid;
 pub mod form;
+pub mod property;
 pub mod record;
 pub mod rule;
-pub mod rule_file;
 
 mod json;
 mod media_type;
@@ -38,11 +39,12 @@ mod testing;
 
 pub use condition::{Condition, ConditionError, Given, Operator, RawCondition};
 pub use cursor::{Cursor, Outcome};
+pub use definitions::{Definitions, Problem, RuleSpec, StreamSpec, TargetSpec};
 pub use dispatch::{Dispatch, DispatchRules};
 pub use enrich::{Enriched, Enrichment, EnrichmentError, Enrichments, Template, Variable};
 pub use event::{Event, Origin, PayloadReading};
 pub use form::{Binding, Form, Header, Output};
 pub use json::{JSON_BYTES_MAX, JSON_DEPTH_MAX};
+pub use property::Property;
 pub use record::Record;
 pub use rule::{Destination, Rule, RuleError, Target, Verdict};
-pub use rule_file::Problem;

@@ -7,6 +7,7 @@ use crate::condition::{CONDITIONS_MAX, Condition, Context, VALUES_MAX};
 use crate::enrich::{Enrichments, Template};
 use crate::event::{Event, PayloadReading};
 use crate::form::{self, Binding, Form, Output};
+use crate::property::Property;
 use crate::record::Record;
 
 /// Characters of the name of a rule or a target.
@@ -26,6 +27,8 @@ pub struct Draft {
     pub enrichments: Enrichments,
     pub form: Form,
     pub payload: PayloadReading,
+    /// Headers of each request to the target.
+    pub properties: Vec<Property>,
     /// None: the rule is read from another system, and its target has no counterpart.
     pub target: Option<Target>,
 }
@@ -97,6 +100,14 @@ impl Rule {
                 let detail = "must be raw, structured or binary: Kafka has no batches of events";
                 return Err(RuleError { key: "form", detail: detail.into() });
             }
+            if draft.form == Form::Batch && !draft.properties.is_empty() {
+                let detail = format!(
+                    "must be raw, structured or binary: target '{}' has headers with values of \
+                     one event",
+                    target.name
+                );
+                return Err(RuleError { key: "form", detail });
+            }
         }
         draft.conditions.sort_by_key(Condition::asks_data);
         Ok(Self(draft))
@@ -167,7 +178,21 @@ impl Rule {
     /// What the target receives for a record that matches.
     pub fn output(&self, event: &Event<'_>) -> Output {
         let binding = self.target().map_or(Binding::Http, |target| target.destination.binding());
-        form::render(event, &self.0.enrichments, self.0.payload, self.0.form, binding)
+        let Draft { enrichments, payload, form, properties, .. } = &self.0;
+        let mut output = form::render(event, enrichments, *payload, *form, binding);
+        let context = self.context(event);
+        output.headers.extend(properties.iter().filter_map(|property| property.header(context)));
+        output
+    }
+
+    /// The same as a part of what a target joins: an event of a batch without the brackets.
+    pub fn part(&self, event: &Event<'_>) -> Output {
+        let form = match self.0.form {
+            Form::Batch => Form::Structured,
+            form => form,
+        };
+        let binding = self.target().map_or(Binding::Http, |target| target.destination.binding());
+        form::render(event, &self.0.enrichments, self.0.payload, form, binding)
     }
 
     /// What is allowed, and is hardly meant.
@@ -198,6 +223,10 @@ impl Destination {
         }
     }
 
+    pub fn is_kafka(&self) -> bool {
+        matches!(self, Self::Kafka { .. })
+    }
+
     pub fn binding(&self) -> Binding {
         match self {
             Self::Http { .. } => Binding::Http,
@@ -221,7 +250,7 @@ impl Destination {
     }
 }
 
-fn check_name(key: &'static str, name: &str) -> Result<(), RuleError> {
+pub(crate) fn check_name(key: &'static str, name: &str) -> Result<(), RuleError> {
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     match (1..=NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(is_of_name) {
         true => Ok(()),
@@ -234,7 +263,7 @@ fn check_name(key: &'static str, name: &str) -> Result<(), RuleError> {
     }
 }
 
-fn check_filter(filter: &str) -> Result<(), RuleError> {
+pub(crate) fn check_filter(filter: &str) -> Result<(), RuleError> {
     let refused = |detail: String| Err(RuleError { key: "filter", detail });
     if let Err(error) = topic::check_filter(filter, &TopicLimits::default()) {
         return refused(format!("'{filter}': {error}"));
@@ -245,7 +274,7 @@ fn check_filter(filter: &str) -> Result<(), RuleError> {
     }
 }
 
-fn check_url(url: &str) -> Result<(), RuleError> {
+pub(crate) fn check_url(url: &str) -> Result<(), RuleError> {
     let refused = |detail: String| Err(RuleError { key: "target.url", detail });
     if url.len() > URL_BYTES_MAX {
         return refused(format!("must have at most {URL_BYTES_MAX} bytes"));

@@ -8,7 +8,7 @@ use routing::condition::Condition;
 use routing::form::render;
 use routing::{
     Binding, Enrichment, Enrichments, Event, Form, Given, Operator, Origin, PayloadReading,
-    RawCondition, Record, Variable, event_grid, rule_file,
+    RawCondition, Record, Variable, definitions, event_grid,
 };
 use serde_json::Value;
 
@@ -307,8 +307,8 @@ proptest! {
     }
 
     #[test]
-    fn no_file_of_rules_panics(text in "(\\[\\[rules\\]\\]\n)?([a-z]{1,6}( = |\\.)[-a-z0-9\"\\[\\]{}=, ]{0,20}\n){0,6}") {
-        if let Err(problems) = rule_file::parse(&text) {
+    fn no_file_of_rules_panics(text in "(\\[\\[(rules|streams|targets)\\]\\]\n)?([a-z]{1,6}( = |\\.)[-a-z0-9\"\\[\\]{}=, ]{0,20}\n){0,6}") {
+        if let Err(problems) = definitions::parse(&text) {
             prop_assert!(!problems.is_empty());
             for problem in problems {
                 prop_assert!(problem.line >= 1 && problem.line <= text.lines().count() + 1);

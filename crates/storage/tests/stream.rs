@@ -129,6 +129,7 @@ impl Model {
             assert_eq!(dropped.records, dropped.next - dropped.first);
             *floor = dropped.next;
             self.reach.remove(&dropped.file);
+            self.log.delete_below(dropped.file + 1);
         }
         self.log.take_commands(&mut self.waiting);
     }
@@ -395,4 +396,48 @@ fn files_that_all_consumers_have_passed_go_if_that_is_wanted() {
     let dropped = model.log.retain(0, |_| 45);
     assert!(dropped.iter().all(|it| it.next <= 45) && !dropped.is_empty(), "{dropped:?}");
     assert_eq!(dropped[0].first, 0);
+}
+
+#[test]
+fn files_that_a_consumer_has_not_passed_stay_if_that_is_wanted() {
+    let limits = StreamLimits {
+        file_bytes: 500,
+        records_max: Some(30),
+        keep_unconsumed: true,
+        ..StreamLimits::default()
+    };
+    let mut model = Model::new(1, limits);
+    for _ in 0..10 {
+        model.append(0, 10, 100);
+    }
+    model.finish();
+    assert_eq!(model.log.retain(0, |_| 0), []);
+    assert!(model.log.retain(0, |_| 45).iter().all(|it| it.next <= 45));
+    assert!(model.log.records() > 30);
+    model.log.retain(0, |_| u64::MAX);
+    assert!(model.log.records() <= 30, "no more than the limits ask for: {}", model.log.records());
+}
+
+#[test]
+fn a_dropped_file_is_deleted_when_no_journal_names_it() {
+    let limits = StreamLimits { file_bytes: 500, records_max: Some(20), ..StreamLimits::default() };
+    let mut model = Model::new(1, limits);
+    for _ in 0..10 {
+        model.append(0, 10, 100);
+    }
+    model.finish();
+    let dropped = model.log.retain(0, |_| 0);
+    let (first, last) = (dropped[0].file, dropped.last().expect("some").file);
+    assert!(first < last);
+    let deleted = |model: &mut Model| {
+        let mut commands = Vec::new();
+        model.log.take_commands(&mut commands);
+        commands.len() as u64
+    };
+    assert_eq!(deleted(&mut model), 0, "journals still name them");
+    assert_eq!(model.log.locate(0, 0), Location::Gone { next: dropped.last().expect("some").next });
+    model.log.delete_below(last);
+    assert_eq!(deleted(&mut model), last - first);
+    model.log.delete_below(last + 1);
+    assert_eq!(deleted(&mut model), 1);
 }

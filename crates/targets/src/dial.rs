@@ -85,6 +85,26 @@ impl Resolve for System {
     }
 }
 
+impl TlsFiles {
+    /// Reads the files, as each connection does.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be read, or is not what it has to be.
+    pub fn check(&self) -> Result<(), TlsError> {
+        TlsClientContext::load(&self.options()).map(|_| ())
+    }
+
+    fn options(&self) -> TlsClientOptions {
+        TlsClientOptions {
+            ca: self.ca.clone(),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            ..TlsClientOptions::default()
+        }
+    }
+}
+
 impl Dialer {
     /// `time_max` is the limit of each connection, from the name to the end of the TLS handshake.
     pub fn new(
@@ -108,12 +128,7 @@ impl Dialer {
         let addresses = self.permitted(host, self.resolve(host, port).await?)?;
         let stream = connect_to_any(host, &addresses).await?;
         let Some(files) = &self.tls else { return Ok(Box::new(stream)) };
-        let options = TlsClientOptions {
-            ca: files.ca.clone(),
-            certificate: files.certificate.clone(),
-            key: files.key.clone(),
-            ..TlsClientOptions::default()
-        };
+        let options = files.options();
         let host = host.to_owned();
         let loaded = spawn_blocking(move || TlsClientContext::load(&options)).await;
         let context = loaded.map_err(|error| DialError::Tls {

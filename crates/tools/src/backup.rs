@@ -21,7 +21,7 @@ use config::TOKEN_FILE;
 use data::MARK_FILE;
 use data::control;
 use data::{
-    DataDir, DataDirError, JournalFiles, NAMES_FILE, SECRET_FILE, SMALL_FILES, sync_entry,
+    DataDir, DataDirError, JournalFiles, MAYBE_FILES, NAMES_FILE, SMALL_FILES, sync_entry,
     write_whole,
 };
 
@@ -290,7 +290,7 @@ fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> 
 /// what namespaces are called, and its secrets. Copied behind the journals: none speaks of a
 /// namespace that has no name yet.
 pub(crate) fn small_files() -> impl Iterator<Item = String> {
-    let all = SMALL_FILES.into_iter().chain([NAMES_FILE, SECRET_FILE, TOKEN_FILE]);
+    let all = SMALL_FILES.into_iter().chain(MAYBE_FILES).chain([NAMES_FILE, TOKEN_FILE]);
     all.map(str::to_owned)
 }
 

@@ -194,6 +194,24 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     }
 }
 
+/// Is there a topic that both filters match? Both are taken as valid.
+pub fn overlap(one: &str, other: &str) -> bool {
+    let is_shy = |one: &str, other: &str| one.starts_with(['+', '#']) && other.starts_with('$');
+    // MQTT-4.7.2-1, as above.
+    if is_shy(one, other) || is_shy(other, one) {
+        return false;
+    }
+    let (mut ones, mut others) = (one.split('/'), other.split('/'));
+    loop {
+        match (ones.next(), others.next()) {
+            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
+            (Some("+"), Some(_)) | (Some(_), Some("+")) => {}
+            (Some(level), Some(same)) if level == same => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Is there a wildcard level in this (valid) filter?
 pub(crate) fn has_wildcard(filter: &str) -> bool {
     filter.bytes().any(|byte| byte == b'+' || byte == b'#')
@@ -312,6 +330,29 @@ mod tests {
             ("a/$delayed/9", "a/$delayed/9", None),
         ] {
             assert_eq!((without_share(text), reserved(without_share(text))), (filter, prefix));
+        }
+    }
+
+    #[test]
+    fn filters_overlap_if_a_topic_matches_both() {
+        for (one, other, is_common) in [
+            ("a/b", "a/b", true),
+            ("a/b", "a/c", false),
+            ("a", "a/b", false),
+            ("#", "a/b/c", true),
+            ("a/#", "a", true),
+            ("a/#", "+", true),
+            ("a/#", "b/#", false),
+            ("+/b", "a/+", true),
+            ("+/b", "a/+/c", false),
+            ("a/+/c/#", "+/b/#", true),
+            ("#", "$SYS/x", false),
+            ("+/x", "$SYS/#", false),
+            ("$SYS/+", "$SYS/x", true),
+            ("a/", "a/+", true),
+        ] {
+            assert_eq!(overlap(one, other), is_common, "{one} {other}");
+            assert_eq!(overlap(other, one), is_common, "{other} {one}");
         }
     }
 

@@ -137,9 +137,13 @@ impl Sessions {
 
     /// The account that is charged for a message of a client of this shard.
     pub(crate) fn owner_of(&self, message: &Message) -> Option<&Arc<Account>> {
+        self.publisher_of(message)?.charged.account()
+    }
+
+    /// The client of this shard that has published the message, if its session still exists.
+    pub(crate) fn publisher_of(&self, message: &Message) -> Option<&Client> {
         let publisher = SessionKey::from_u64(message.publisher());
-        let client = self.get(publisher.slot()).filter(|client| client.key == publisher)?;
-        client.charged.account()
+        self.get(publisher.slot()).filter(|client| client.key == publisher)
     }
 
     /// All slots are below this number.

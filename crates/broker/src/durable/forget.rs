@@ -30,6 +30,7 @@ impl Replay {
             }
             !is_gone
         });
+        self.streams.forget_before(oldest);
         self.unreadable.take_if(|unreadable| unreadable.at.segment() < oldest);
     }
 

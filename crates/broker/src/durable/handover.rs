@@ -16,13 +16,14 @@ use storage::{AppendError, Position, Status};
 
 use super::promise::Promise;
 use super::store::{Class, Loaded, level_of};
+use super::streams::ForStreams;
 use super::track::{RecordLocation, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::groups::table::Groups;
-use crate::journal::{Fact, Origin, QueueId, QueueNumber};
+use crate::journal::{Fact, Origin, Purpose, QueueId, QueueNumber};
 use crate::limits::ledger::NOBODY;
 use crate::retained::Retained;
 use crate::routing::asked::Asked;
@@ -158,14 +159,15 @@ impl Handovers {
 }
 
 impl Durable {
-    /// Takes a QoS 2 publish of a durable session on. Returns its serial.
+    /// Takes a QoS 2 publish of a durable session on, also for the streams at these places. Returns
+    /// its serial.
     pub(crate) fn take_on(
         &mut self,
         cx: &Context,
         sessions: &mut Sessions,
         slot: u32,
         packet_id: u16,
-        message: &Message,
+        (message, places): (&Message, &[u32]),
         confirm: Option<Confirm>,
     ) -> Result<u64, AppendError> {
         let level = level_of(message.level());
@@ -175,11 +177,20 @@ impl Durable {
             return Err(AppendError::Closed);
         };
         let owner = sessions.get(slot).and_then(|client| client.charged.account());
-        let (serial, position) = store.keep_message(message, owner, |message| Fact::Taken {
-            session,
-            packet_id,
-            message,
-        })?;
+        let (serial, position, level) = if places.is_empty() {
+            let (serial, position) = store.keep_message(message, owner, |message| Fact::Taken {
+                session,
+                packet_id,
+                message,
+            })?;
+            (serial, position, level)
+        } else {
+            let publisher = sessions.get(slot);
+            let own = ForStreams { message, publisher, owner, author: message.author(), places };
+            let (set, purpose) =
+                (sessions.router.streams().set(), Purpose::Taken { session, packet_id });
+            store.keep_for_streams(set, &own, purpose, cx.now_ms)?
+        };
         // One reference for the handover, which keep_message has counted, one for the packet id.
         store.pin_message(serial);
         let handover = Handover {

@@ -6,7 +6,7 @@
 
 use codec::{Ack, AckKind, Properties, QoS, Reason};
 use session::{Delivery, Dropped, Message, Offered, Overflow, Terms};
-use storage::Position;
+use storage::{Level, Position};
 use topic::{FilterId, Subscription};
 
 use super::eras;
@@ -14,13 +14,14 @@ use super::kept_sessions::KeptSession;
 use super::postponed::Postponed;
 use super::promise::Promise;
 use super::store::{Loaded, Noted, Store};
+use super::streams::ForStreams;
 use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::flow::PAUSE_MS;
-use crate::journal::{Fact, Stage, StoredMessage};
+use crate::journal::{Fact, Purpose, Stage, StoredMessage};
 use crate::limits::ledger::NOBODY;
 use crate::routing::deliver::{Keeping, may_receive, options, terms_of};
 use crate::routing::router::Router;
@@ -29,7 +30,49 @@ use crate::shard::context::Context;
 /// A session with more subscriptions asks the index which of them match a message of its backlog.
 const OWN_FILTERS_MAX: usize = 64;
 
+/// Does a durable session here have to get it from the journal?
+fn is_assigned_to_any(message: &Message, found: &[Subscription]) -> bool {
+    // A packet id of QoS 2 that is forgotten with the process would later be taken for a
+    // repetition: such deliveries of kept sessions are written at every level.
+    let least = if message.level() > 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
+    message.qos() >= least
+        && found.iter().any(|subscription| {
+            subscription.options & options::DURABLE != 0
+                && options::qos(subscription.options) >= least
+        })
+}
+
+/// Who has published it, if a recipient may ask.
+fn noted_author(message: &Message, found: &[Subscription]) -> u64 {
+    let is_local = found.iter().any(|own| own.options & options::NO_LOCAL != 0);
+    if is_local { message.author() } else { 0 }
+}
+
 impl Durable {
+    /// Writes a message into the journal for streams, and for the durable sessions that it is
+    /// assigned to. Returns its serial if these share the record, and what its acknowledgement has
+    /// to wait for.
+    pub(crate) fn keep_for_streams(
+        &mut self,
+        cx: &Context,
+        sessions: &Sessions,
+        message: &Message,
+        found: &[Subscription],
+        places: &[u32],
+    ) -> Result<(Option<u64>, Position, Level), storage::AppendError> {
+        let Some(store) = &mut self.store else { return Err(storage::AppendError::Closed) };
+        let is_shared = is_assigned_to_any(message, found);
+        let publisher = sessions.publisher_of(message);
+        let owner = sessions.owner_of(message);
+        let author = noted_author(message, found);
+        let purpose = if is_shared { Purpose::Message } else { Purpose::Streams };
+        let own = ForStreams { message, publisher, owner, author, places };
+        let set = sessions.router.streams().set();
+        let (serial, position, level) = store.keep_for_streams(set, &own, purpose, cx.now_ms)?;
+        self.note_space_left(cx);
+        Ok((is_shared.then_some(serial), position, level))
+    }
+
     /// Writes a message into the journal if it is assigned to a durable session here. Returns its
     /// serial and, if it was written just now, what its acknowledgement has to wait for.
     ///
@@ -47,15 +90,8 @@ impl Durable {
             Keeping::Late => return Ok(None),
             Keeping::New { origin, is_awaited, owner, .. } => (origin, is_awaited, owner),
         };
-        // A packet id of QoS 2 that is forgotten with the process would later be taken for a
-        // repetition: such deliveries of kept sessions are written at every level.
-        let least = if message.level() > 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
         let Some(store) = &mut self.store else { return Ok(None) };
-        let is_assigned = message.qos() >= least
-            && found.iter().any(|subscription| {
-                subscription.options & options::DURABLE != 0
-                    && options::qos(subscription.options) >= least
-            });
+        let is_assigned = is_assigned_to_any(message, found);
         if is_assigned {
             // Without an owner in the message, as for a will, its publisher on this shard is
             // charged.
@@ -63,9 +99,7 @@ impl Durable {
                 NOBODY => sessions.owner_of(message).cloned(),
                 owner => store.owner(owner, &cx.shared.ledger),
             };
-            // Else nobody asks who has published it.
-            let is_local = found.iter().any(|own| own.options & options::NO_LOCAL != 0);
-            let author = if is_local { message.author() } else { 0 };
+            let author = noted_author(message, found);
             let kept = store.keep_message(message, owner.as_ref(), |it| {
                 Fact::Message(StoredMessage { origin, author, ..it })
             });

@@ -17,6 +17,7 @@
 //! - `handover.rs`: QoS 2 publishes on their way to other shards,
 //! - `kept_groups.rs`: the queues of shared groups,
 //! - `retained_facts.rs`: what is written of retained messages,
+//! - `streams.rs`: messages that streams have, and the cursors of consumers,
 //! - `postponed.rs`: what found no room in the journal, in one list,
 //! - `replay.rs` and `restore.rs`: from the journal back to the state.
 //!
@@ -38,6 +39,8 @@ pub(crate) mod restore;
 mod retained_facts;
 pub(crate) mod session_ends;
 mod store;
+mod stream_facts;
+mod streams;
 mod texts;
 mod track;
 mod unlogged;

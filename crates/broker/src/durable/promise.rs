@@ -7,6 +7,7 @@ use policy::{Action, Identity};
 use session::{Control, Message};
 use storage::{Journal, Level, Position};
 
+use super::streams::Ordered;
 use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
@@ -28,6 +29,8 @@ pub(crate) enum Promise {
     Released { session: SessionKey, connection: u64, packet_id: u16, serial: u64 },
     /// A packet as it stands: SUBACK, UNSUBACK.
     Packet { session: SessionKey, connection: u64, packet: Box<[u8]> },
+    /// What the owner of streams has ordered.
+    Order(Ordered),
     /// The end of a session: the client with its id now gets what waits.
     SessionEnded { client: u64 },
 }
@@ -109,6 +112,7 @@ impl Durable {
                 link.outbox.note_control(Control::of_first_byte(first));
                 client.mark_dirty(cx);
             }
+            Promise::Order(ordered) => self.on_ordered(cx, ordered),
             Promise::SessionEnded { client } => self.finish_end(cx, sessions, client),
         }
         None
@@ -134,6 +138,7 @@ impl Durable {
                 }
                 // Half of a QoS 2 exchange: the client repeats its part with its next connection.
                 Promise::Send { .. } | Promise::Received { .. } | Promise::Released { .. } => {}
+                Promise::Order(ordered) => self.break_order(cx, ordered),
                 Promise::SessionEnded { .. } => {}
             }
         }

@@ -15,12 +15,14 @@ use session::{Message, NEVER, Will};
 use storage::{Ledger, Position, Record, weight};
 
 use super::store::message_of;
+use super::stream_facts::StreamFacts;
+use super::streams::CURSOR_SHARE;
 use super::texts::Texts;
 use super::track::RecordLocation;
 use super::writing::Shares;
 use crate::journal::{
-    Fact, GroupOpened, InFlight, Origin, QueueId, QueueNumber, Sent, SessionOpened, Stage,
-    StoredMessage, StoredWill, Subscribed,
+    Fact, GroupOpened, InFlight, Origin, Purpose, QueueId, QueueNumber, Sent, SessionOpened, Stage,
+    StoredMessage, StoredWill, Streamed, Subscribed,
 };
 use crate::{Name, Scope};
 
@@ -49,6 +51,7 @@ pub struct Replay {
     pub(super) seen: HashMap<u16, u64, FixedState>,
     pub(super) last_queue: Option<QueueNumber>,
     pub(super) last_serial: u64,
+    pub(super) streams: StreamFacts,
     /// The newest time in the journal, in milliseconds since the Unix epoch.
     newest_ms: u64,
     /// That any record speaks of.
@@ -159,6 +162,8 @@ pub(super) struct MessageFacts {
     pub(super) queue: Option<QueueNumber>,
     pub(super) topic: u32,
     pub(super) owner: Option<u32>,
+    /// No session wants it.
+    pub(super) is_of_streams: bool,
 }
 
 #[derive(Debug)]
@@ -272,20 +277,19 @@ impl Replay {
             }
             Fact::Subscribed(subscribed) => self.on_subscribed(subscribed, place, ledger),
             Fact::Formerly(formerly) => self.on_formerly(formerly, place, ledger),
-            Fact::Message(message) => self.on_message(message, place, ledger),
+            Fact::Message(message) => self.on_message(message, place, false, ledger),
             Fact::Taken { session, packet_id, message } => {
-                self.on_message(message, place, ledger);
-                self.taken.insert(message.serial, (Some(session), false));
-                let (serial, place, is_undone) = (message.serial, RecordLocation::default(), false);
-                let received = ReceivedFacts { serial, place, is_undone };
-                self.on_received(session, packet_id, received, ledger);
+                self.on_message(message, place, false, ledger);
+                self.on_taken(session, packet_id, message.serial, ledger);
             }
             Fact::WillTaken { session, message } => {
-                self.on_message(message, place, ledger);
-                self.taken.insert(message.serial, (session, true));
-                if let Some(session) = session {
-                    self.clear_will(session, ledger);
-                }
+                self.on_message(message, place, false, ledger);
+                self.on_will_taken(session, message.serial, ledger);
+            }
+            Fact::Streamed(streamed) => self.on_streamed(&streamed, place, ledger),
+            Fact::Archived(archived) => self.streams.on_archived(archived, place, ledger),
+            Fact::Cursor { consumer, cursor } => {
+                self.streams.on_cursor(consumer, cursor, place, ledger);
             }
             Fact::Received { session, packet_id, serial }
             | Fact::Undone { session, packet_id, serial } => {
@@ -325,6 +329,45 @@ impl Replay {
                 release(ledger, Some(place));
             }
         }
+    }
+
+    fn on_taken(&mut self, session: QueueNumber, packet_id: u16, serial: u64, ledger: &mut Ledger) {
+        self.taken.insert(serial, (Some(session), false));
+        let (place, is_undone) = (RecordLocation::default(), false);
+        let received = ReceivedFacts { serial, place, is_undone };
+        self.on_received(session, packet_id, received, ledger);
+    }
+
+    fn on_will_taken(&mut self, session: Option<QueueNumber>, serial: u64, ledger: &mut Ledger) {
+        self.taken.insert(serial, (session, true));
+        if let Some(session) = session {
+            self.clear_will(session, ledger);
+        }
+    }
+
+    fn on_streamed(
+        &mut self,
+        streamed: &Streamed<'_>,
+        mut place: RecordLocation,
+        ledger: &mut Ledger,
+    ) {
+        let Some(message) = streamed.message() else { return };
+        if let Purpose::DeadLetter { consumer, cursor } = streamed.purpose {
+            let share = RecordLocation::new(place.position(), CURSOR_SHARE);
+            place.bytes -= CURSOR_SHARE;
+            self.streams.on_cursor(consumer, cursor, share, ledger);
+        }
+        let is_of_streams =
+            matches!(streamed.purpose, Purpose::Streams | Purpose::DeadLetter { .. });
+        self.on_message(message, place, is_of_streams, ledger);
+        match streamed.purpose {
+            Purpose::Taken { session, packet_id } => {
+                self.on_taken(session, packet_id, message.serial, ledger);
+            }
+            Purpose::WillTaken { session } => self.on_will_taken(session, message.serial, ledger),
+            Purpose::Streams | Purpose::Message | Purpose::DeadLetter { .. } => {}
+        }
+        self.streams.on_streamed(streamed, place);
     }
 
     fn on_in_flight(
@@ -458,6 +501,7 @@ impl Replay {
         &mut self,
         message: StoredMessage<'_>,
         place: RecordLocation,
+        is_of_streams: bool,
         ledger: &mut Ledger,
     ) {
         self.last_serial = self.last_serial.max(message.serial);
@@ -466,7 +510,7 @@ impl Replay {
         let topic = self.texts.enter(message.topic);
         let owner = self.owner_number(message.owner);
         let StoredMessage { expires_at_ms, queue, .. } = message;
-        let facts = MessageFacts { place, expires_at_ms, queue, topic, owner };
+        let facts = MessageFacts { place, expires_at_ms, queue, topic, owner, is_of_streams };
         let segment = place.position().segment();
         match self.by_segment.back_mut() {
             Some((of, serials)) if *of == segment => serials.push(message.serial),
@@ -644,7 +688,7 @@ impl Subscriptions {
     }
 }
 
-fn release(ledger: &mut Ledger, place: Option<RecordLocation>) {
+pub(super) fn release(ledger: &mut Ledger, place: Option<RecordLocation>) {
     if let Some(place) = place.filter(|place| place.is_some()) {
         ledger.release(place.position(), u64::from(place.bytes));
     }

@@ -107,6 +107,7 @@ impl Durable {
         store.restore_own(cx, sessions, &mut replay);
         sessions.mark_topics(cx, &replay);
         store.restore_messages(cx, sessions, &mut replay, &since);
+        std::mem::take(&mut replay.streams).restore(&mut store.streams);
         for progress in replay.progress.into_values() {
             store.release(progress.place);
         }
@@ -382,11 +383,12 @@ impl Store {
     ) {
         let now_ms = cx.now_ms;
         let mut needs = sessions.pinned_messages(replay);
+        replay.streams.add_needs(&mut needs);
         let mut recipients_by_topic: Vec<Option<Recipients>> = vec![None; replay.texts.len()];
         let mut owners = Accounts::new();
         for (serial, facts) in std::mem::take(&mut replay.messages) {
             let (mut refs, pins) = needs.remove(&serial).unwrap_or_default();
-            if facts.expires_at_ms > now_ms {
+            if facts.expires_at_ms > now_ms && !facts.is_of_streams {
                 refs += if let Some(queue) = facts.queue {
                     self.restore_group_message(serial, queue, &facts, now_ms)
                 } else {

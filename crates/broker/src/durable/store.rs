@@ -16,6 +16,7 @@ use super::line::Line;
 use super::postponed::PostponedFacts;
 use super::promise::{Promise, Promises};
 use super::session_ends::Ends;
+use super::streams::Streams;
 use super::track::RecordLocation;
 use crate::expected::Expected;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
@@ -166,6 +167,7 @@ pub(super) struct Store {
     pub(super) list_bytes_max: usize,
     pub(super) postponed: PostponedFacts,
     pub(super) ends: Ends,
+    pub(super) streams: Streams,
     /// The state that was reported last.
     pub(crate) reported: Status,
 }
@@ -223,6 +225,7 @@ impl Store {
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             postponed: PostponedFacts::default(),
             ends: Ends::default(),
+            streams: Streams::default(),
             reported: Status::Opening,
         }
     }
@@ -333,12 +336,24 @@ impl Store {
         let topic = Name::of(message).key();
         let fact = make(stored_message(message, &topic, serial, owner));
         let place = self.append(class, &fact, level_of(message.level()))?;
-        self.last_serial = serial;
-        let owner = owner.map_or(NOBODY, |owner| self.charges.charge(owner, place.bytes.into()));
-        let expires_at_ms = message.expires_at_ms();
-        self.messages.insert(serial, Stored { place, refs: 1, pins: 0, expires_at_ms, owner });
-        self.note_expiry(serial, expires_at_ms);
+        self.add_message(place, (1, 0), message.expires_at_ms(), owner);
         Ok((serial, place.position()))
+    }
+
+    /// A message that was written as the next serial, with its references and how many of them are
+    /// pins.
+    pub(super) fn add_message(
+        &mut self,
+        place: RecordLocation,
+        (refs, pins): (u32, u32),
+        expires_at_ms: u64,
+        owner: Option<&Arc<Account>>,
+    ) {
+        self.last_serial += 1;
+        let owner = owner.map_or(NOBODY, |owner| self.charges.charge(owner, place.bytes.into()));
+        let stored = Stored { place, refs, pins, expires_at_ms, owner };
+        self.messages.insert(self.last_serial, stored);
+        self.note_expiry(self.last_serial, expires_at_ms);
     }
 
     /// The owner in another shard, by the number of its account.
@@ -730,12 +745,14 @@ pub(super) fn message_of(stored: &StoredMessage<'_>) -> Message {
 }
 
 fn message_in(kind: RecordKind, bytes: &[u8]) -> Option<(u64, Message)> {
-    match Fact::decode(kind.get(), bytes) {
+    let stored = match Fact::decode(kind.get(), bytes) {
         Ok(
             Fact::Message(stored)
             | Fact::Taken { message: stored, .. }
             | Fact::WillTaken { message: stored, .. },
-        ) => Some((stored.serial, message_of(&stored))),
-        _ => None,
-    }
+        ) => stored,
+        Ok(Fact::Streamed(streamed)) => streamed.message()?,
+        _ => return None,
+    };
+    Some((stored.serial, message_of(&stored)))
 }

@@ -13,12 +13,14 @@ use storage::AppendError;
 
 use super::postponed::{self, Postponed};
 use super::store::Class;
+use super::streams::ForStreams;
 use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::groups::table::Groups;
-use crate::journal::{Fact, QueueNumber, StoredWill};
+use crate::journal::{Fact, Purpose, QueueNumber, StoredWill};
 use crate::retained::Retained;
+use crate::routing::stream_index::Asking;
 use crate::shard::context::Context;
 use crate::{Event, Name};
 
@@ -170,15 +172,27 @@ impl Durable {
         message: &Message,
     ) -> Result<(), AppendError> {
         let slot = sessions.find_queue(session);
-        let client = slot.and_then(|slot| sessions.get_mut(slot));
         let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
-        let owner = client.as_ref().and_then(|client| client.charged.account());
         // It may use the reserve: the will goes for it, and what it takes is given back soon.
-        let (serial, _) = store.keep_message_as(Class::Essential, message, owner, |message| {
-            Fact::WillTaken { session: Some(session), message }
-        })?;
+        let places = sessions.router.streams_for(Name::topic_of(message), Asking::of(message));
+        let client = slot.and_then(|slot| sessions.get(slot));
+        let owner = client.and_then(|client| client.charged.account());
+        let session_if_any = Some(session);
+        let serial = if places.is_empty() {
+            let (serial, _) =
+                store.keep_message_as(Class::Essential, message, owner, |message| {
+                    Fact::WillTaken { session: session_if_any, message }
+                })?;
+            serial
+        } else {
+            let (publisher, author) = (client, message.author());
+            let own = ForStreams { message, publisher, owner, author, places: &places };
+            let purpose = Purpose::WillTaken { session: session_if_any };
+            store.keep_for_streams(sessions.router.streams().set(), &own, purpose, cx.now_ms)?.0
+        };
         store.handovers.begin_will(serial, session, message);
         // From here on it is one of the messages that wait for others.
+        let client = slot.and_then(|slot| sessions.get_mut(slot));
         let durable = client.and_then(|client| client.durable.as_mut());
         if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
             store.release(std::mem::take(&mut rare.will));
@@ -195,11 +209,14 @@ impl Durable {
 impl Groups {
     /// Does the will have a recipient that would lose it with the process?
     pub(super) fn has_recipient_of_will(&self, sessions: &mut Sessions, message: &Message) -> bool {
+        let topic = Name::topic_of(message);
+        if !sessions.router.streams_for(topic, Asking::of(message)).is_empty() {
+            return true;
+        }
         message.level() > 0
             && (message.retain()
                 || message.qos() > QoS::AtMostOnce
-                    && (!self.is_empty()
-                        || sessions.router.interested(Name::topic_of(message)).promises != 0))
+                    && (!self.is_empty() || sessions.router.interested(topic).promises != 0))
     }
 }
 

@@ -12,7 +12,9 @@ use crate::clients::notices::Subject;
 use crate::durable::Durable;
 use crate::expected::Expected;
 use crate::groups::table::Groups;
-use crate::journal::{Fact, InFlightBuf, ProgressBuf, QueueId, QueueNumber, Sent};
+use crate::journal::{
+    Fact, InFlightBuf, ProgressBuf, Purpose, QueueId, QueueNumber, Sent, Streamed,
+};
 use crate::retained::Retained;
 use crate::shard::context::Context;
 
@@ -199,8 +201,9 @@ impl Store {
             Fact::Message(message)
             | Fact::Taken { message, .. }
             | Fact::WillTaken { message, .. } => {
-                self.copy_message(sessions, record, fact, message.serial)
+                self.copy_message(sessions, record.position, fact, message.serial)
             }
+            Fact::Streamed(streamed) => self.copy_streamed(sessions, record.position, &streamed),
             Fact::Progress(progress) => {
                 for entry in progress.iter() {
                     let place = self.progress_place(sessions, entry.queue);
@@ -231,11 +234,11 @@ impl Store {
     fn copy_message(
         &mut self,
         sessions: &mut Sessions,
-        record: &Record<'_>,
+        position: Position,
         fact: &Fact<'_>,
         serial: u64,
     ) -> Result<(), AppendError> {
-        let Some(stored) = self.stored(serial).filter(|s| s.place.is_at(record.position)) else {
+        let Some(stored) = self.stored(serial).filter(|s| s.place.is_at(position)) else {
             return Ok(());
         };
         let place = match *fact {
@@ -249,7 +252,7 @@ impl Store {
                         self.unpin_message(serial);
                         return Ok(());
                     }
-                    Some(_) => self.append_raw(record.kind, record.bytes)?,
+                    Some(_) => self.append(Class::Copy, fact, Level::Disk)?,
                     // The packet id is released, or stands by itself: it is a message like others.
                     None => self.append(Class::Copy, &Fact::Message(message), Level::Disk)?,
                 }
@@ -263,10 +266,74 @@ impl Store {
                 };
                 self.append(Class::Copy, &fact, Level::Disk)?
             }
-            _ => self.append_raw(record.kind, record.bytes)?,
+            _ => self.append(Class::Copy, fact, Level::Disk)?,
         };
         self.move_message(serial, place);
         Ok(())
+    }
+
+    /// A record that a stream needs is appended again with its ordinals. One that files have is a
+    /// message like others.
+    fn copy_streamed(
+        &mut self,
+        sessions: &mut Sessions,
+        position: Position,
+        streamed: &Streamed<'_>,
+    ) -> Result<(), AppendError> {
+        self.copy_cursor_of(position, streamed)?;
+        let serial = streamed.serial;
+        if !self.stored(serial).is_some_and(|stored| stored.place.is_at(position)) {
+            return Ok(());
+        }
+        match self.plain_or_streamed(streamed) {
+            Some(Fact::Streamed(streamed)) => {
+                let purpose = self.purpose_by_now(sessions, &streamed);
+                let fact = Fact::Streamed(Streamed { purpose, ..streamed });
+                let place = self.append(Class::Copy, &fact, Level::Disk)?;
+                self.move_message(serial, place);
+                self.note_copied_for_streams();
+                Ok(())
+            }
+            Some(fact) => self.copy_message(sessions, position, &fact, serial),
+            None => Ok(()),
+        }
+    }
+
+    /// A dead letter whose cursor is the newest: the cursor gets a record of its own.
+    fn copy_cursor_of(
+        &mut self,
+        position: Position,
+        streamed: &Streamed<'_>,
+    ) -> Result<(), AppendError> {
+        let Purpose::DeadLetter { consumer, cursor } = streamed.purpose else { return Ok(()) };
+        let fact = Fact::Cursor { consumer, cursor };
+        let place = self.place_of_streams(&fact).copied();
+        if place.is_some_and(|place| place.is_at(position)) {
+            let copied = self.append(Class::Copy, &fact, Level::Disk)?;
+            if let Some(place) = self.place_of_streams(&fact) {
+                *place = copied;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a record of streams still is to sessions.
+    fn purpose_by_now<'a>(&self, sessions: &mut Sessions, streamed: &Streamed<'a>) -> Purpose<'a> {
+        match streamed.purpose {
+            Purpose::Taken { session, packet_id } => {
+                let kept = sessions.kept_of_mut(session);
+                match kept.and_then(|kept| kept.received_with(packet_id, streamed.serial)) {
+                    Some(_) => streamed.purpose,
+                    None => Purpose::Message,
+                }
+            }
+            Purpose::WillTaken { .. } if self.handovers.is_under_way(streamed.serial) => {
+                Purpose::WillTaken { session: None }
+            }
+            Purpose::WillTaken { .. } => Purpose::Message,
+            Purpose::DeadLetter { .. } => Purpose::Streams,
+            other => other,
+        }
     }
 
     fn rewrite_in_flight(&mut self, sessions: &mut Sessions, sent: Sent, record: &Record<'_>) {
@@ -302,7 +369,9 @@ impl Store {
         };
         let copied = self.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
-        if let Fact::Retained(message) = fact {
+        if let Some(place) = self.place_of_streams(fact) {
+            *place = copied;
+        } else if let Fact::Retained(message) = fact {
             retained.set_place(Name::of_key(message.topic), copied);
         } else if let Some(place) = self.place_of_mut(sessions, groups, fact) {
             *place = copied;
@@ -319,6 +388,7 @@ impl Store {
     ) -> Option<RecordLocation> {
         match fact {
             Fact::Retained(message) => retained.place_of(Name::of_key(message.topic)),
+            Fact::Archived(_) | Fact::Cursor { .. } => self.place_of_streams(fact).copied(),
             _ => self.place_of_mut(sessions, groups, fact).copied(),
         }
     }

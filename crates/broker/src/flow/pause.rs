@@ -85,7 +85,8 @@ impl Client {
         router: &mut Router,
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<Later> {
-        let is_logged = publish.qos != QoS::AtMostOnce && durable.has_journal();
+        let is_logged = durable.has_journal()
+            && (publish.qos != QoS::AtMostOnce || !router.streams().is_empty());
         if !cx.flow.broadcasts.is_empty() && self.waits_for_broadcast(cx, publish) {
             return Some(Later::Turn);
         }

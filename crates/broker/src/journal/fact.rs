@@ -4,6 +4,7 @@ use codec::{QoS, Version};
 
 use super::list::{InFlight, Progress};
 use super::queue::QueueNumber;
+use super::streamed::{Archived, Streamed};
 use super::wire::{Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any};
 
 /// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.
@@ -79,6 +80,16 @@ pub enum Fact<'a> {
         session: QueueNumber,
         packet_id: u16,
         serial: u64,
+    },
+    /// A message that streams have.
+    Streamed(Streamed<'a>),
+    /// Files have the first records of a stream. Each file has its newest fact; that of file 0
+    /// stands for those that were deleted.
+    Archived(Archived),
+    /// How far a consumer is, as the owner of streams writes it.
+    Cursor {
+        consumer: u32,
+        cursor: &'a [u8],
     },
 }
 
@@ -210,6 +221,9 @@ impl<'a> Fact<'a> {
             Self::WillTaken { .. } => 18,
             Self::Undone { .. } => 19,
             Self::Formerly(_) => 20,
+            Self::Streamed(_) => 21,
+            Self::Archived(_) => 22,
+            Self::Cursor { .. } => 23,
         }
     }
 
@@ -251,6 +265,12 @@ impl<'a> Fact<'a> {
             Self::WillTaken { session, message } => {
                 put_queue_if_any(out, session);
                 return message.encode(out);
+            }
+            Self::Streamed(streamed) => return streamed.encode(out),
+            Self::Archived(archived) => archived.encode(out),
+            Self::Cursor { consumer, cursor } => {
+                put_number(out, u64::from(consumer));
+                return cursor;
             }
             Self::GroupOpened(group) => {
                 put_queue(out, group.queue);
@@ -314,6 +334,9 @@ impl<'a> Fact<'a> {
                 Self::Undone { session, packet_id, serial: r.number()? }
             }
             20 => Self::Formerly(Subscribed::decode(&mut r)?),
+            21 => Self::Streamed(Streamed::decode(&mut r)?),
+            22 => Self::Archived(Archived::decode(&mut r)?),
+            23 => Self::Cursor { consumer: r.number_u32()?, cursor: r.rest() },
             _ => {
                 return Err(Malformed(
                     "unknown kind of record: use the newer version that wrote it",
@@ -492,7 +515,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_and_flags_are_malformed() {
-        for kind in [0, 20, 127, 255] {
+        for kind in [0, 20, 24, 127, 255] {
             assert!(Fact::decode(kind, &[]).is_err());
         }
         assert!(Fact::decode(6, &[0x80, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'a', 0]).is_err());

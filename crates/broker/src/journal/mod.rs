@@ -17,6 +17,8 @@
 mod fact;
 mod list;
 pub(crate) mod queue;
+mod stream_record;
+mod streamed;
 mod wire;
 
 pub use fact::{
@@ -24,3 +26,5 @@ pub use fact::{
 };
 pub use list::{InFlight, InFlightBuf, Progress, ProgressBuf, ProgressEntry, Runs, Sent, Stage};
 pub use queue::{QueueId, QueueNumber};
+pub use stream_record::{StreamRecord, put_attributes, read_attributes};
+pub use streamed::{Archived, Purpose, Stamps, Streamed};

@@ -10,6 +10,7 @@ use crate::durable::OWNER_BYTES_MAX;
 use crate::flow::{PAUSE_MS, RECHECK_MS};
 use crate::groups::table::Groups;
 use crate::routing::router::Router;
+use crate::routing::stream_index::Asking;
 use crate::shard::context::Context;
 use crate::{Name, Scope, WhenFull};
 
@@ -48,7 +49,9 @@ impl Sessions {
             return Some(Reason::QUOTA_EXCEEDED);
         }
         let journals = cx.shared.journals();
-        if journals.full | journals.poisoned | journals.tight == 0 || message.level() == 0 {
+        if journals.full | journals.poisoned | journals.tight == 0
+            || message.level() == 0 && self.streams_for(message).is_empty()
+        {
             return None;
         }
         let is_clear = frees_room(message);
@@ -110,6 +113,9 @@ impl Sessions {
     fn keepers_of(&mut self, cx: &mut Context, groups: &Groups, message: &Message) -> u64 {
         let topic = Name::topic_of(message);
         let mut keepers = self.router.interested(topic).promises;
+        if !self.streams_for(message).is_empty() {
+            keepers |= 1 << cx.id;
+        }
         if message.retain() && !frees_room(message) {
             keepers |= 1 << cx.shared.shard_of_topic(Name::of(message));
         }
@@ -153,6 +159,9 @@ impl Client {
         };
         let full = if cx.waits_when_full() && !is_clear { journals.full | lacking } else { 0 };
         let behind = journals.behind | u64::from(durable.would_wait(bytes, records)) << cx.id;
+        if router.streams().is_behind() && self.is_for_streams(router, publish) {
+            return Some(RECHECK_MS);
+        }
         if full | behind == 0 {
             return None;
         }
@@ -173,12 +182,13 @@ impl Client {
     ) -> u64 {
         let topic = topic_of(self, publish);
         let level = cx.shared.settings.level_of(topic, self.limits.durability);
-        // For QoS 2 the packet ids of its deliveries are, whatever its level.
-        if level == 0 && publish.qos != QoS::ExactlyOnce {
-            return 0;
-        }
         let name = Name::new(self.scope, topic);
-        let mut keepers = router.interested(name.as_bytes()).promises;
+        let mut keepers = u64::from(self.is_for_streams(router, publish)) << cx.id;
+        // For QoS 2 the packet ids of its deliveries are, whatever its level.
+        if level == 0 && publish.qos != QoS::ExactlyOnce || publish.qos == QoS::AtMostOnce {
+            return keepers;
+        }
+        keepers |= router.interested(name.as_bytes()).promises;
         if publish.qos == QoS::ExactlyOnce && self.durable.is_some() {
             keepers |= 1 << cx.id;
         }
@@ -186,6 +196,15 @@ impl Client {
             keepers |= 1 << cx.shared.shard_of_topic(name);
         }
         keepers | router.homes_of_kept_groups(cx, groups, name.as_bytes())
+    }
+}
+
+impl Client {
+    fn is_for_streams(&self, router: &mut Router, publish: &Publish<'_>) -> bool {
+        let name = Name::new(self.scope, topic_of(self, publish));
+        let (qos, retain, payload_bytes) = (publish.qos, publish.retain, publish.payload.len());
+        let asking = Asking { qos, retain, payload_bytes };
+        !router.streams_for(name.as_bytes(), asking).is_empty()
     }
 }
 

@@ -300,7 +300,7 @@ impl Context {
 }
 
 impl Sessions {
-    fn anybody_refuses(
+    pub(crate) fn anybody_refuses(
         &mut self,
         cx: &mut Context,
         message: &Message,

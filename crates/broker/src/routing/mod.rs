@@ -4,5 +4,7 @@ pub(crate) mod asked;
 pub(crate) mod broadcast;
 pub(crate) mod capacity;
 pub(crate) mod deliver;
+pub(crate) mod in_streams;
 pub(crate) mod publish;
 pub(crate) mod router;
+pub(crate) mod stream_index;

@@ -19,6 +19,7 @@ use crate::limits::ledger::NOBODY;
 use crate::routing::asked::Asked;
 use crate::routing::capacity::frees_room;
 use crate::routing::deliver::{Delivered, Keeping, OwnCopy};
+use crate::routing::in_streams::InStreams;
 use crate::routing::router::Audience;
 use crate::shard::OwnMemory;
 use crate::shard::context::Context;
@@ -59,11 +60,17 @@ impl Routed {
 impl Sessions {
     /// What no journal keeps is refused by none: it waits for nobody, and a repetition is known at
     /// once.
-    pub(crate) fn is_awaited(&self, cx: &Context, durable: &Durable, message: &Message) -> bool {
+    pub(crate) fn is_awaited(
+        &mut self,
+        cx: &Context,
+        durable: &Durable,
+        message: &Message,
+    ) -> bool {
         !durable.has_journal()
             || message.level() > 0
             || cx.shared.settings.rejects
             || self.lacks_room_to_retain(cx, message)
+            || !self.streams_for(message).is_empty()
     }
 
     #[inline]
@@ -121,12 +128,16 @@ impl Sessions {
         message: &Message,
     ) -> Result<Pace, Ended> {
         let own = 1 << cx.id;
-        if let Some(reason) = self.lacks_disk_for(cx, durable, groups, message, own) {
+        let lacks_disk = self.lacks_disk_for(cx, durable, groups, message, own);
+        let places = self.streams_for(message);
+        if let Some(reason) = lacks_disk.or_else(|| self.reason_of_full(&places)) {
             return self.refuse_publish(cx, slot, publish, message, reason);
         }
         let mut asked = self.ask_for(slot, publish);
         let confirm = asked.as_mut().map(|asked| asked.ask(Respondent::HANDOVER));
-        let serial = match durable.take_on(cx, self, slot, publish.packet_id, message, confirm) {
+        let message_for = (message, &places[..]);
+        let taken = durable.take_on(cx, self, slot, publish.packet_id, message_for, confirm);
+        let serial = match taken {
             Ok(serial) => serial,
             Err(error) => {
                 let reason = reason_of(&error);
@@ -381,9 +392,17 @@ impl Sessions {
             routed.refused = Some(reason);
             return routed;
         }
+        let stored = match self.store_in_streams(cx, durable, message, asked.as_deref_mut()) {
+            Ok(stored) => stored,
+            Err(reason) => {
+                routed.refused = Some(reason);
+                return routed;
+            }
+        };
         let mut audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
+        let asked_here = (asked.as_deref_mut(), stored);
         let is_taken =
-            self.route_here(cx, durable, message, &mut audience, asked.as_deref_mut(), &mut routed);
+            self.route_here(cx, durable, message, &mut audience, asked_here, &mut routed);
         let has_others = audience.interested().wants & !(1 << cx.id) != 0;
         let goes_on = has_others || !audience.groups().is_empty();
         self.router.keep(audience);
@@ -405,10 +424,14 @@ impl Sessions {
         durable: &mut Durable,
         message: &Message,
         audience: &mut Audience,
-        asked: Option<&mut Asked>,
+        (asked, stored): (Option<&mut Asked>, InStreams),
         routed: &mut Routed,
     ) -> bool {
-        let keeping = Keeping::of_published(asked.as_deref());
+        routed.matched |= stored.has_any;
+        let keeping = match stored.serial {
+            Some(serial) => Keeping::Kept(serial),
+            None => Keeping::of_published(asked.as_deref()),
+        };
         let delivered =
             self.deliver_to_all(cx, durable, message, audience.subscriptions(), keeping);
         routed.matched |= delivered.matched;

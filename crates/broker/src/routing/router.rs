@@ -11,6 +11,8 @@ use topic::{
 };
 
 use crate::flow::work::{Task, Work};
+use crate::routing::stream_index::{Asking, MatchedStreams, Places, StreamIndex};
+use crate::streams::StreamSet;
 use crate::{Name, ShardId, Shared};
 
 /// The subscriptions of a shard, and its claims in the interest summary that all share.
@@ -23,6 +25,7 @@ pub(crate) struct Router {
     claims: InterestCounts,
     /// Groups stand in the index of every shard, and claim nothing.
     group_count: usize,
+    streams: StreamIndex,
     /// Of the latest topic. None while a message is on its way to them.
     latest: Option<Box<Audience>>,
     /// For look-ups; used again.
@@ -40,6 +43,7 @@ pub(crate) struct Audience {
     interested: Interested,
     index_version: u64,
     matches: Matches,
+    streams: MatchedStreams,
 }
 
 impl Audience {
@@ -80,6 +84,7 @@ impl Audience {
         topic.write_key(&mut self.topic);
         self.interest_version = 0;
         self.index_version = 0;
+        self.streams.forget();
     }
 
     #[inline]
@@ -119,6 +124,7 @@ impl Router {
             index: Index::new(seed),
             claims: InterestCounts::new(id, &shared.interest),
             group_count: 0,
+            streams: StreamIndex::new(seed),
             latest: None,
             filters: Vec::new(),
         }
@@ -161,6 +167,31 @@ impl Router {
         let audience = self.latest.get_or_insert_default();
         audience.look_at(topic);
         audience.ask(&self.shared)
+    }
+
+    pub(crate) const fn streams(&self) -> &StreamIndex {
+        &self.streams
+    }
+
+    pub(crate) fn set_streams(&mut self, set: Arc<StreamSet>) {
+        self.streams.replace(set);
+    }
+
+    /// The streams that take such a message on this topic.
+    #[inline]
+    pub(crate) fn streams_for(&mut self, topic: Name<'_, [u8]>, asked: Asking) -> Places {
+        match self.streams.is_empty() {
+            true => Places::new(),
+            false => self.find_streams(topic, asked),
+        }
+    }
+
+    #[inline(never)]
+    fn find_streams(&mut self, topic: Name<'_, [u8]>, asked: Asking) -> Places {
+        let audience = self.latest.get_or_insert_default();
+        audience.look_at(topic);
+        self.streams.find(&audience.topic, &mut audience.streams);
+        self.streams.taking(&audience.streams, asked)
     }
 
     /// The filters that match the topic, and the index in which they stand.

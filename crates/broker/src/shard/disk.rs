@@ -7,6 +7,7 @@ use storage::{Command, Completion, InPlace, InPlaceEnd, Journal, Recovered, Stat
 use crate::durable::queues::Queue;
 use crate::durable::{Replay, Restored, Unreadable};
 use crate::journal::QueueId;
+use crate::streams::{StreamOrder, StreamsFound};
 use crate::{Limits, Shard};
 
 impl Shard {
@@ -95,8 +96,22 @@ impl Shard {
         self.go_on_with_disk(waiters);
     }
 
+    /// What the journal had of streams and consumers at the start. Call it once.
+    pub fn streams_found(&mut self) -> StreamsFound {
+        self.durable.streams_found()
+    }
+
+    /// The owner of streams has an order, answered by [`crate::Effects::stream_news`].
+    pub fn on_stream_order(&mut self, order: StreamOrder, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.durable.on_stream_order(&mut self.cx, &mut self.sessions.router, order);
+        self.durable.hand_over_streams(&mut self.cx);
+        self.finish();
+    }
+
     fn go_on_with_disk(&mut self, waiters: Vec<QueueId>) {
         self.keep_promises();
+        self.durable.hand_over_streams(&mut self.cx);
         self.note_journal_status();
         self.resume_queues(waiters);
         self.write_postponed();

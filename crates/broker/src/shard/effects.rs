@@ -8,6 +8,7 @@ use session::Outbox;
 
 use crate::clients::client::Pace;
 use crate::flow::windows::CreditWindows;
+use crate::streams::StreamNews;
 use crate::{
     AccessQuestion, Answer, Event, Mail, Metrics, SPANS_MAX, Scope, SessionKey, ShardId, Shared,
     Span, Traced,
@@ -71,6 +72,8 @@ pub struct Effects {
     pub reauthentications: Vec<Reauthenticate>,
     /// For the authorization service.
     pub questions: Vec<AccessQuestion>,
+    /// For the owner of streams, in their order.
+    pub stream_news: Vec<StreamNews>,
     /// To commands of operators, by their tickets.
     pub answers: Vec<(u32, Answer)>,
     /// Packets that operators look at.
@@ -101,6 +104,7 @@ impl Effects {
             events: Vec::new(),
             reauthentications: Vec::new(),
             questions: Vec::new(),
+            stream_news: Vec::new(),
             answers: Vec::new(),
             traced: Vec::new(),
             spans: Vec::new(),
@@ -235,6 +239,7 @@ impl Effects {
             && self.events.is_empty()
             && self.answers.is_empty()
             && self.questions.is_empty()
+            && self.stream_news.is_empty()
             && self.reauthentications.is_empty()
             && !self.has_traced()
     }

@@ -197,6 +197,13 @@ impl Shard {
             return Routed { refused: Some(reason), ..Routed::default() };
         }
         let mut routed = Routed::default();
+        let asked_here = asked.as_deref_mut();
+        let Self { cx, sessions, durable, .. } = self;
+        // Before any mail leaves: what is refused here has reached nobody.
+        let stored = match sessions.store_in_streams(cx, durable, message, asked_here) {
+            Ok(stored) => stored,
+            Err(reason) => return Routed { refused: Some(reason), ..Routed::default() },
+        };
         if message.retain() {
             self.retained.retain(
                 &mut self.cx,
@@ -218,7 +225,7 @@ impl Shard {
             &mut self.durable,
             message,
             &mut audience,
-            asked.as_deref_mut(),
+            (asked.as_deref_mut(), stored),
             &mut routed,
         ) {
             if !audience.groups().is_empty() {

@@ -236,6 +236,9 @@ metrics! {
         "Publishes with an invalid traceparent. They are passed on unchanged, without a span.";
     publishes_refused: Counter "quelea_publishes_refused_total",
         "Publishes that were refused because a queue, quota or the memory is full (0x97).";
+    stream_messages_unstored: Counter "quelea_stream_messages_unstored_total",
+        "Messages without an acknowledgement that a stream did not store: it was full, or the log \
+         had no space.";
     dropped_queue_full: Counter "quelea_messages_dropped_total" by QUEUE_FULL,
         "deliveries for which the queue of the session was full, at this limit";
     dropped_slow: Counter "quelea_messages_dropped_total" ["reason=\"slow_subscriber\""],

@@ -35,6 +35,7 @@ mod retained_pages;
 mod routing;
 mod service;
 mod spans;
+mod streams;
 mod tenants;
 mod traces;
 mod turns;

@@ -1,8 +1,8 @@
 //! Facts survive the way into a record and back, and any bytes are a fact or malformed.
 
 use broker::journal::{
-    Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent, SessionOpened,
-    Stage, StoredMessage, StoredWill, Subscribed,
+    Archived, Fact, GroupOpened, InFlightBuf, Origin, ProgressBuf, QueueId, QueueNumber, Sent,
+    SessionOpened, Stage, StoredMessage, StoredWill, Subscribed,
 };
 use codec::{QoS, Version};
 use proptest::prelude::*;
@@ -158,6 +158,8 @@ fn facts<'a>(p: &'a Parts, lists: &'a (ProgressBuf, InFlightBuf)) -> Vec<Fact<'a
             filter: other,
         }),
         Fact::GroupClosed { queue: session },
+        Fact::Archived(Archived { stream: p.small, next: b, file: serial, end: c }),
+        Fact::Cursor { consumer: p.small, cursor: payload },
     ]
 }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::moment;
-use config::DurabilityLevel;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tools::archive::PinnedData;
@@ -38,7 +37,7 @@ const CHUNKS_MAX: usize = 2;
 
 pub(crate) async fn stream(api: Arc<Api>, call: Call) -> Result<Response, Problem> {
     let conflict = |detail: &str| Problem::new(StatusCode::CONFLICT, detail);
-    if api.facts.config.durability.level_max == DurabilityLevel::Memory {
+    if !api.facts.config.durability.has_journal() {
         let fix = "a broker with durability = \"memory\" has no data directory";
         return Err(conflict("there is nothing to back up").fix(fix));
     }

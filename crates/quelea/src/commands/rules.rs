@@ -3,15 +3,15 @@
 mod message;
 mod shown;
 
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
 use clap::{ArgGroup, Args, Subcommand};
+use routing::definitions;
 use routing::event_grid::EventGridError;
-use routing::rule_file::FILE_BYTES_MAX;
-use routing::{Event, Problem, Rule, event_grid, rule_file};
+use routing::{Definitions, Event, Rule, event_grid};
+
+use crate::run::routing::{self as files, DefinitionsError};
 
 use message::MessageArgs;
 
@@ -68,19 +68,12 @@ struct TestArgs {
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum RulesError {
-    #[error("cannot read {path}: {source}", path = path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{}", lines(path, problems))]
-    Rules { path: PathBuf, problems: Vec<Problem> },
+    #[error(transparent)]
+    Definitions(#[from] DefinitionsError),
     #[error("{path}: {source}", path = path.display())]
     EventGrid { path: PathBuf, source: EventGridError },
     #[error("{0}")]
     Message(String),
-}
-
-fn lines(path: &Path, problems: &[Problem]) -> String {
-    let lines = problems.iter().map(|problem| format!("{}:{problem}", path.display()));
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Runs the command; the result is the exit code.
@@ -96,7 +89,7 @@ pub fn run(args: &RulesArgs) -> u8 {
 
 /// All files are checked, though one is wrong.
 fn check(args: &CheckArgs) -> u8 {
-    let files = args.files.iter().map(|path| (path, rules_of(path)));
+    let files = args.files.iter().map(|path| (path, checked(path)));
     let exports = args.event_grid.iter().map(|path| (path, exported(path)));
     let mut code = EXIT_OK;
     for (path, loaded) in files.chain(exports) {
@@ -117,23 +110,39 @@ fn check(args: &CheckArgs) -> u8 {
 struct Rules {
     rules: Vec<Rule>,
     notes: Vec<String>,
+    /// What else is in the file, for people.
+    others: String,
+}
+
+/// Also reads the files that targets name, such as those of passwords.
+fn checked(path: &Path) -> Result<Rules, RulesError> {
+    let loaded = files::check(path, &files::read(path)?, &[])?;
+    Ok(Rules::of(loaded.definitions))
 }
 
 fn rules_of(path: &Path) -> Result<Rules, RulesError> {
-    let text = read(path)?;
-    let rules = rule_file::parse(&text)
-        .map_err(|problems| RulesError::Rules { path: path.to_owned(), problems })?;
-    let notes = notes_of(&rules);
-    Ok(Rules { rules, notes })
+    let text = files::read(path)?;
+    let found = definitions::parse(&text)
+        .map_err(|problems| DefinitionsError::Problems { path: path.to_owned(), problems })?;
+    Ok(Rules::of(found))
+}
+
+impl Rules {
+    fn of(found: Definitions) -> Self {
+        let notes = found.notes();
+        let others = format!("streams {}, targets {}, ", found.streams.len(), found.targets.len());
+        let rules = found.rules.into_iter().map(|spec| spec.rule).collect();
+        Self { rules, notes, others }
+    }
 }
 
 fn exported(path: &Path) -> Result<Rules, RulesError> {
-    let text = read(path)?;
+    let text = files::read(path)?;
     let imported = event_grid::read(&text)
         .map_err(|source| RulesError::EventGrid { path: path.to_owned(), source })?;
     let mut notes: Vec<String> = imported.notes.iter().map(ToString::to_string).collect();
     notes.extend(notes_of(&imported.rules));
-    Ok(Rules { rules: imported.rules, notes })
+    Ok(Rules { rules: imported.rules, notes, others: String::new() })
 }
 
 fn notes_of(rules: &[Rule]) -> Vec<String> {
@@ -144,32 +153,11 @@ fn notes_of(rules: &[Rule]) -> Vec<String> {
     rules.iter().flat_map(of_rule).collect()
 }
 
-fn read(path: &Path) -> Result<String, RulesError> {
-    let fail = |source| RulesError::Read { path: path.to_owned(), source };
-    let bytes = read_at_most(path, FILE_BYTES_MAX).map_err(fail)?;
-    String::from_utf8(bytes).map_err(|_| {
-        fail(io::Error::new(io::ErrorKind::InvalidData, "the file must be text in UTF-8"))
-    })
-}
-
-/// The bytes of a file.
-fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
-    match bytes.len() > bytes_max {
-        true => {
-            let detail = format!("the file must have at most {bytes_max} bytes");
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, detail))
-        }
-        false => Ok(bytes),
-    }
-}
-
-fn summary(path: &Path, Rules { rules, notes }: &Rules) -> String {
+fn summary(path: &Path, Rules { rules, notes, others }: &Rules) -> String {
     let path = path.display();
     let mut text: String = notes.iter().map(|note| format!("note: {path}: {note}\n")).collect();
     let enabled = rules.iter().filter(|rule| rule.is_enabled()).count();
-    text.push_str(&format!("{path}: valid: rules {}, enabled {enabled}\n", rules.len()));
+    text.push_str(&format!("{path}: valid: {others}rules {}, enabled {enabled}\n", rules.len()));
     base::seen_lines(&text).into_owned()
 }
 
@@ -178,7 +166,7 @@ fn test(args: &TestArgs) -> Result<u8, RulesError> {
         (Some(path), _) => rules_of(path)?,
         (None, Some(path)) => exported(path)?,
         // The flags are a group, of which one is required.
-        (None, None) => Rules { rules: Vec::new(), notes: Vec::new() },
+        (None, None) => Rules { rules: Vec::new(), notes: Vec::new(), others: String::new() },
     };
     let message = args.message.read().map_err(RulesError::Message)?;
     let code = message.with_record(|record| {

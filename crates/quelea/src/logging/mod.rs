@@ -294,15 +294,17 @@ fn wants_colours(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
     is_terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
-/// What the library for NATS says of its work is left out: what operators have to know of it, the
-/// broker says.
+/// What the libraries for NATS and Kafka say of their work is left out: what operators have to know
+/// of it, the broker says. That of Kafka warns of each attempt to connect.
 fn filter(level: LevelFilter) -> EnvFilter {
     let own = EnvFilter::default().add_directive(level.into());
-    let quiet = level == LevelFilter::INFO;
-    match "async_nats=warn".parse() {
-        Ok(directive) if quiet => own.add_directive(directive),
-        _ => own,
-    }
+    let quiet: &[&str] = match level {
+        LevelFilter::INFO => &["async_nats=warn", "krafka=error"],
+        LevelFilter::WARN => &["krafka=error"],
+        _ => &[],
+    };
+    let directives = quiet.iter().filter_map(|directive| directive.parse().ok());
+    directives.fold(own, EnvFilter::add_directive)
 }
 
 fn level_filter(level: LogLevel) -> LevelFilter {

@@ -29,6 +29,8 @@ pub(super) enum Part {
     Bans,
     Rules,
     ApiUsers,
+    /// Streams, targets and rules.
+    Routing,
     /// Of a listener, or of an address of HTTP.
     Tls(String),
 }
@@ -198,6 +200,7 @@ impl Part {
             Self::Bans => "bans",
             Self::Rules => "access rules",
             Self::ApiUsers => "users of the API",
+            Self::Routing => "streams and rules",
             Self::Tls(_) => "certificates",
         }
     }
@@ -235,6 +238,9 @@ fn files_of(config: &Config) -> Vec<(Part, PathBuf)> {
             Method::Registry(own) => add(&Part::Registries, &[&Some(own.file.clone())]),
             Method::Http(_) | Method::Certificate { .. } => {}
         }
+    }
+    if let Some(routing) = &config.routing {
+        add(&Part::Routing, &[&Some(routing.file.clone())]);
     }
     if let Some(api) = &config.api {
         add(&Part::ApiUsers, &[&api.password_file]);

@@ -26,6 +26,7 @@ mod node;
 mod parts;
 mod reauthentication;
 mod reloads;
+pub(crate) mod routing;
 mod self_check;
 mod servers;
 mod service;
@@ -123,7 +124,7 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
         Err(error) => return Err(give_up(node, error)),
     };
     // The lock of the directory goes with the store.
-    let Started { _store, running, workers, upkeep, control, exporter } = started;
+    let Started { _store, running, workers, streams, upkeep, control, exporter } = started;
     let served = running.serve(&workers, signals, node.as_ref(), upkeep, reread);
     if let Err(error) = served {
         return Err(give_up(node, error));
@@ -131,6 +132,10 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     running.parts.health.set(State::Stopping);
     drop(control);
     let line_pace = workers.line_pace.clone();
+    // What targets have answered is stored before the journals close.
+    if let Some(streams) = streams {
+        streams.stop();
+    }
     match node {
         Some(node) => node.stop(workers),
         None => workers.stop(),
@@ -146,6 +151,7 @@ struct Started {
     _store: Option<Store>,
     running: Running,
     workers: Workers,
+    streams: Option<routing::Streams>,
     upkeep: Upkeep,
     /// None: a node of a cluster has it already.
     control: Option<Arc<Mutex<Option<Control>>>>,
@@ -180,9 +186,15 @@ fn start(
     http.write_token(&mut unwritten)?;
     let exporter = telemetry::start(&parts)?;
     let is_stamped = store.map_or(Ok(true), |store| stamp_files(store, &mut unwritten))?;
-    let restored = restore(store, &parts, &rules, (journals, is_stamped), &mut unwritten)?;
-    let workers = start_workers(&parts, restored)?;
+    let mut restored = restore(store, &parts, &rules, (journals, is_stamped), &mut unwritten)?;
+    let streams = open_streams(store, &parts, &mut restored)?;
+    let workers = start_workers(&parts, restored, streams.as_ref())?;
+    let streams = streams.map(|streams| streams.start(&workers.mailboxes)).transpose()?;
     shards.open(&workers.mailboxes);
+    if let Some(streams) = &streams {
+        // Nobody else sets it.
+        let _ = parts.streams.set(streams.handle.clone());
+    }
     if !is_stamped {
         let mailboxes = workers.mailboxes.clone();
         unwritten.write_later("the stamps of the logs", move || {
@@ -201,7 +213,7 @@ fn start(
     };
     let running = Running { parts, rules, http };
     let upkeep = Upkeep { clock_watch, unwritten, files };
-    Ok(Started { _store: opened, running, workers, upkeep, control, exporter })
+    Ok(Started { _store: opened, running, workers, streams, upkeep, control, exporter })
 }
 
 /// A node with the lease that cannot serve begins again as a standby: what it lacks may come, and
@@ -277,11 +289,40 @@ fn restore(
     Ok(restored)
 }
 
+/// Streams and rules, as far as the configuration has some.
+fn open_streams(
+    store: Option<&Store>,
+    parts: &Parts,
+    restored: &mut [Restoration],
+) -> anyhow::Result<Option<routing::Prepared>> {
+    let config = parts.config();
+    let mut shards: Vec<_> = restored.iter_mut().map(|(shard, _)| shard).collect();
+    let (Some(own), Some(store)) = (&config.routing, store) else {
+        routing::note_unused(&mut shards);
+        return Ok(None);
+    };
+    let Some(loaded) = routing::load(config)? else { return Ok(None) };
+    let ground = routing::Ground {
+        directory: store.data().path().to_owned(),
+        stamps: store.stamps().clone(),
+        namespaces: parts.namespaces.clone(),
+        memory_bytes_max: own.memory_bytes_max,
+        clock: parts.clock,
+    };
+    routing::prepare(loaded, ground, &mut shards).map(Some)
+}
+
 /// Returns when all journals take what is written.
-fn start_workers(parts: &Parts, restored: Vec<Restoration>) -> anyhow::Result<Workers> {
+fn start_workers(
+    parts: &Parts,
+    restored: Vec<Restoration>,
+    streams: Option<&routing::Prepared>,
+) -> anyhow::Result<Workers> {
     let Parts { board, turns, life_cycle, limiter, authenticator, authorizer, clock, .. } = parts;
     let acting = &parts.member.as_ref().map(|member| member.acting.clone());
-    let observers = Observers { board, turns, life_cycle, limiter, acting };
+    let inbox = streams.map(|streams| streams.handle().inbox);
+    let streams = inbox.as_ref();
+    let observers = Observers { board, turns, life_cycle, limiter, acting, streams };
     let authorizer = authorizer.as_ref();
     let config = parts.config();
     let workers = Workers::start(config, restored, observers, authenticator, authorizer, *clock)?;
@@ -401,6 +442,7 @@ impl Running {
             certificates: &parts.certificates,
             authenticator: &parts.authenticator,
             namespaces,
+            streams: &parts.streams,
             rule_files: &parts.rule_files,
             in_force: Mutex::new(watch::InForce {
                 namespaces: parts.config().namespaces.clone(),
@@ -458,6 +500,9 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
     config.cluster.as_ref().map(crate::cluster::check_files).transpose()?;
     let mut notes = config::notes(config);
+    notes.extend(
+        routing::load(config)?.map(|loaded| loaded.definitions.notes()).unwrap_or_default(),
+    );
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
     }

@@ -1,8 +1,8 @@
 //! The parts of a broker that a standby has as well: all but shards, workers and listeners.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use broker::Shared;
@@ -16,6 +16,7 @@ use super::limiter::ConnectionLimiter;
 use super::live::LiveSettings;
 use super::mailbox::Mailbox;
 use super::reloads::Reloads;
+use super::routing::StreamsHandle;
 use super::self_check::SelfChecks;
 use super::servers::HttpServers;
 use super::service::ServiceManager;
@@ -61,6 +62,8 @@ pub(super) struct Parts {
     pub(super) service: ServiceManager,
     pub(super) self_checks: Arc<SelfChecks>,
     pub(super) bridges: Arc<BridgeBoard>,
+    /// Once streams are open.
+    pub(super) streams: Arc<OnceLock<StreamsHandle>>,
     /// In a cluster.
     pub(super) member: Option<Member>,
 }
@@ -124,6 +127,7 @@ impl Parts {
             life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
             reloads: Arc::default(),
             bridges: Arc::new(BridgeBoard::new(config.bridges.iter().map(|own| &*own.name))),
+            streams: Arc::default(),
             shared,
             service: ground.service,
             self_checks,

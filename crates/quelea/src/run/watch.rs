@@ -1,7 +1,7 @@
 //! The control plane: signals, `$SYS`, memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use broker::sys::{self, Figures, SysTopics};
@@ -22,6 +22,7 @@ use super::live::LiveSettings;
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
 use super::reloads::{Reloaded, Reloads};
+use super::routing;
 use super::service::ServiceManager;
 use super::unwritten::Unwritten;
 use super::worker::Order;
@@ -81,6 +82,7 @@ pub(super) struct Watch<'a> {
     pub(super) certificates: &'a Arc<Certificates>,
     pub(super) authenticator: &'a Arc<Authenticator>,
     pub(super) namespaces: &'a Arc<Namespaces>,
+    pub(super) streams: &'a OnceLock<routing::StreamsHandle>,
     pub(super) rule_files: &'a Arc<RuleFiles>,
     pub(super) line_pace: &'a Arc<LinePace>,
     pub(super) life_cycle: &'a Arc<LifeCycle>,
@@ -180,6 +182,10 @@ impl Watch<'_> {
         }
         self.reload_settings(&read, &mut reloaded);
         self.reload_namespaces(read.map(|fresh| fresh.config.namespaces), &mut reloaded);
+        // Behind the namespaces, which streams name.
+        if self.config.routing.is_some() {
+            self.reload_noted(&Part::Routing, &mut reloaded);
+        }
         for (listener, _) in self.tls {
             self.reload_noted(&Part::Tls(listener.clone()), &mut reloaded);
         }
@@ -249,6 +255,15 @@ impl Watch<'_> {
             Part::Rules => {
                 let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
                 self.take(in_force.namespaces.clone(), &mut in_force)?;
+            }
+            Part::Routing => {
+                let in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+                let namespaces = in_force.namespaces.clone();
+                drop(in_force);
+                let loaded = routing::load(&Config { namespaces, ..self.config.clone() })?;
+                if let Some((loaded, running)) = loaded.zip(self.streams.get()) {
+                    routing::apply(running, loaded)?;
+                }
             }
             Part::Tls(listener) => {
                 for (_, tls) in self.tls.iter().filter(|(name, _)| name == listener) {

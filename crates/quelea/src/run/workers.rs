@@ -12,6 +12,7 @@ use driver::{DriverParts, IncomingRoom};
 use super::journals::{JournalBackend, JournalBoard, JournalState, Journals, Phase};
 use super::limiter::ConnectionLimiter;
 use super::mailbox::{Item, Mailbox};
+use super::routing::Inbox;
 use super::store::Restoration;
 use super::timing::Timing;
 use super::worker::{self, EventWaker, Os, OsParts, Worker};
@@ -51,6 +52,8 @@ pub(super) struct Observers<'a> {
     pub(super) limiter: &'a Arc<ConnectionLimiter>,
     /// In a cluster.
     pub(super) acting: &'a Option<Acting>,
+    /// The owner of streams, if there are any.
+    pub(super) streams: Option<&'a Inbox>,
 }
 
 /// Shards that begin with nothing.
@@ -101,6 +104,7 @@ impl Workers {
                 line_pace: line_pace.clone(),
                 life_cycle: life_cycle.clone(),
                 acting: observers.acting.clone(),
+                streams: observers.streams.cloned(),
             });
             workers.push(Worker::new(DriverParts {
                 host,

@@ -46,7 +46,7 @@ pub struct Condition {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Key {
+pub(crate) enum Key {
     /// The number of an enrichment.
     Enrichment(usize),
     Attribute(Box<str>),
@@ -271,7 +271,7 @@ impl<'e> Element<'e> {
 }
 
 impl Key {
-    fn parse(key: &str, enrichments: &Enrichments) -> Result<Self, ConditionError> {
+    pub(crate) fn parse(key: &str, enrichments: &Enrichments) -> Result<Self, ConditionError> {
         let refused = |detail: String| Err(ConditionError { part: Part::Key, detail });
         if key.chars().count() > KEY_CHARS_MAX {
             return refused(format!("must have at most {KEY_CHARS_MAX} characters"));

@@ -50,7 +50,7 @@ impl Bench {
     fn take(&mut self, out: Vec<Effect>) {
         for effect in out {
             match effect {
-                Effect::Send { batch, records } => {
+                Effect::Send { batch, records, .. } => {
                     self.sent.push_back((batch, records.iter().map(|id| id.ordinal).collect()));
                 }
                 Effect::Delivered(id) => self.delivered.push(id.ordinal),
@@ -106,7 +106,7 @@ fn a_record_that_is_larger_than_a_batch_is_sent_alone() {
     for _ in 0..4 {
         let mut out = Vec::new();
         dispatch.work(0, &mut out);
-        let Some(Effect::Send { batch, records }) = out.pop() else { panic!() };
+        let Some(Effect::Send { batch, records, .. }) = out.pop() else { panic!() };
         sizes.push(records.len());
         let answer = Answer::Records(vec![RecordAnswer::Accepted; records.len()]);
         dispatch.on_answer(batch, answer, 0, &mut out);
@@ -130,6 +130,36 @@ fn a_refused_batch_is_halved_at_once_until_one_record_is_found() {
     assert_eq!(sent[4..], [vec![4], vec![5], vec![6, 7]]);
     assert_eq!(bench.delivered, [0, 1, 2, 3, 4, 6, 7]);
     assert_eq!(bench.dead, [(5, DeadReason::Refused, 0)]);
+}
+
+#[test]
+fn a_record_that_was_refused_in_company_is_sent_alone_and_only_then_refused() {
+    let mut dispatch = Dispatch::new(rules());
+    dispatch.offer(Offered { id: id(0), order_hash: 0, bytes: 10 });
+    let mut alone = Vec::new();
+    let mut out = Vec::new();
+    for _ in 0..2 {
+        dispatch.work(0, &mut out);
+        let Some(Effect::Send { batch, is_alone, .. }) = out.pop() else { panic!() };
+        alone.push(is_alone);
+        dispatch.on_answer(batch, Answer::Refused("no".to_owned()), 0, &mut out);
+    }
+    assert_eq!(alone, [false, true]);
+    assert!(matches!(&out[..], [Effect::DeadLetter(dead)] if dead.id == id(0)), "{out:?}");
+}
+
+#[test]
+fn an_answer_of_an_earlier_run_is_taken_for_no_batch() {
+    let mut bench = Bench::with(1, 1);
+    let (batch, _) = bench.sent.pop_front().expect("it is under way");
+    bench.dispatch = std::mem::replace(&mut bench.dispatch, Dispatch::new(rules())).renewed();
+    bench.dispatch.offer(Offered { id: id(7), order_hash: 0, bytes: 10 });
+    bench.work();
+    let mut out = Vec::new();
+    bench.dispatch.on_answer(batch, accepted(&[0]), 2000, &mut out);
+    assert_eq!(out, []);
+    bench.answer(accepted);
+    assert_eq!(bench.delivered, [7]);
 }
 
 #[test]

@@ -51,6 +51,7 @@ pub(super) fn rule(
         enrichments: routing.enrichments.clone(),
         form,
         payload: PayloadReading::Declared,
+        properties: Vec::new(),
         target,
     };
     let rule = Rule::new(draft).map_err(|error| resource.error(error.key, error.detail))?;

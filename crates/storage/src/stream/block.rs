@@ -74,6 +74,11 @@ impl BlockHeader {
         out.extend_from_slice(&crc.to_le_bytes());
     }
 
+    /// The header at the front of `bytes`. None: no block of this file begins there.
+    pub fn read(bytes: &[u8], identity: &FileIdentity) -> Option<Self> {
+        Self::decode(bytes, identity.seed())
+    }
+
     /// None: no header of this file stands there.
     pub(crate) fn decode(bytes: &[u8], seed: u32) -> Option<Self> {
         let header = bytes.get(..BLOCK_HEADER_BYTES)?;

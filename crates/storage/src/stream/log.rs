@@ -20,12 +20,21 @@ pub struct StreamLimits {
     pub records_max: Option<u64>,
     /// Delete files that all consumers have passed.
     pub consumed: bool,
+    /// Delete only files that all consumers have passed, whatever the other limits say: the stream
+    /// refuses records instead.
+    pub keep_unconsumed: bool,
 }
 
 impl Default for StreamLimits {
     fn default() -> Self {
-        let (age_ms_max, bytes_max, records_max) = (None, None, None);
-        Self { file_bytes: 64 << 20, age_ms_max, bytes_max, records_max, consumed: false }
+        Self {
+            file_bytes: 64 << 20,
+            age_ms_max: None,
+            bytes_max: None,
+            records_max: None,
+            consumed: false,
+            keep_unconsumed: false,
+        }
     }
 }
 
@@ -110,6 +119,8 @@ pub struct StreamLog {
     writing: VecDeque<Writing>,
     next_command: u64,
     commands: Vec<StreamCommand>,
+    /// Files that are gone for readers, and still there for journals, oldest first.
+    dropped: VecDeque<u64>,
     /// Why the last write could not be done. None: it could.
     fault: Option<Fault>,
 }
@@ -152,6 +163,7 @@ impl StreamLog {
             writing: VecDeque::new(),
             next_command: 0,
             commands: Vec::new(),
+            dropped: VecDeque::new(),
             fault: None,
         }
     }
@@ -173,6 +185,11 @@ impl StreamLog {
     /// block when the first is done.
     pub fn writing_bytes(&self) -> usize {
         self.writing.iter().map(|writing| writing.block.len()).sum()
+    }
+
+    /// The first record of the shard that is still in a file.
+    pub fn oldest(&self, shard: u16) -> Option<u64> {
+        self.files.iter().find_map(|file| file.index.extent(shard)).map(|extent| extent.first)
     }
 
     /// What the disk has to do since it was asked last.
@@ -281,8 +298,9 @@ impl StreamLog {
 }
 
 impl StreamLog {
-    /// Deletes whole files, the oldest first, until the limits are met. `passed`: what all
-    /// consumers have passed of a shard.
+    /// Drops whole files, the oldest first, until the limits are met. `passed`: what all consumers
+    /// have passed of a shard. They are deleted by [`StreamLog::delete_below`], once no journal
+    /// names them any more: a start refuses a journal whose files are missing.
     pub fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> u64) -> Vec<Dropped> {
         let mut dropped = Vec::new();
         while self.is_over(now_ms, &passed) {
@@ -290,7 +308,7 @@ impl StreamLog {
             if self.head.is_some_and(|(head, _)| head == file.number) {
                 self.head = None;
             }
-            self.commands.push(StreamCommand::Delete { file: file.number });
+            self.dropped.push_back(file.number);
             dropped.extend(file.index.extents().map(|(shard, extent)| Dropped {
                 file: file.number,
                 shard,
@@ -302,6 +320,13 @@ impl StreamLog {
         dropped
     }
 
+    /// Deletes the dropped files below this one: all journals have forgotten them.
+    pub fn delete_below(&mut self, first_file: u64) {
+        while let Some(file) = self.dropped.pop_front_if(|file| *file < first_file) {
+            self.commands.push(StreamCommand::Delete { file });
+        }
+    }
+
     fn is_over(&self, now_ms: u64, passed: &impl Fn(u16) -> u64) -> bool {
         let Some(oldest) = self.files.front() else { return false };
         // A block on its way to this file would be lost with it.
@@ -310,11 +335,15 @@ impl StreamLog {
         }
         let limits = &self.limits;
         let is_old = |age_ms| oldest.index.last_ms().saturating_add(age_ms) < now_ms;
-        let mut extents = oldest.index.extents();
+        let is_passed =
+            || oldest.index.extents().all(|(shard, extent)| extent.next <= passed(shard));
+        if limits.keep_unconsumed && !is_passed() {
+            return false;
+        }
         limits.age_ms_max.is_some_and(is_old)
             || limits.bytes_max.is_some_and(|most| self.bytes() > most)
             || limits.records_max.is_some_and(|most| self.records() > most)
-            || limits.consumed && extents.all(|(shard, extent)| extent.next <= passed(shard))
+            || limits.consumed && is_passed()
     }
 
     /// Bytes of all files, without their footers.
@@ -338,6 +367,23 @@ impl StreamLog {
                 _ => Location::Ahead,
             },
         }
+    }
+
+    /// What a file has of a shard: the number of its first record, and the one behind its last.
+    pub fn extent(&self, file: u64, shard: u16) -> Option<(u64, u64)> {
+        let extent = self.file(file)?.index.extent(shard)?;
+        Some((extent.first, extent.next))
+    }
+
+    /// Where to go on in a file behind a block that is damaged. None: nothing behind it can be
+    /// found.
+    pub fn resume_behind(&self, file: u64, offset: u64) -> Option<u64> {
+        self.file(file)?.index.resume_behind(offset)
+    }
+
+    fn file(&self, number: u64) -> Option<&StoredFile> {
+        let place = self.files.binary_search_by_key(&number, |file| file.number);
+        self.files.get(place.ok()?)
     }
 
     /// The location of the first record of a shard at this time or later.

@@ -9,6 +9,7 @@
 //! disk    on_written(id, result) -> Archived: the journal may release the records
 //! read    locate(shard, ordinal) -> file and offset; Block::read(..) and its records
 //! space   retain(now_ms, passed) -> Dropped, one for each shard of a file that goes
+//!         delete_below(file), once the journals have forgotten the dropped files
 //! start   FileIdentity::read, FileIndex::read_footer or scan, StreamLog::open
 //! ```
 //!

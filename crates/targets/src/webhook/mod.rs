@@ -9,5 +9,5 @@ mod target;
 mod validation;
 mod verdict;
 
-pub use settings::{PERMANENT, Settings, SettingsError, Validation};
+pub use settings::{PERMANENT, Settings, SettingsError, Validation, is_free_header};
 pub use target::Webhook;

@@ -176,6 +176,11 @@ pub(super) fn is_free(name: &HeaderName) -> bool {
     !OWN.contains(&name.as_str()) && !name.as_str().starts_with("proxy-")
 }
 
+/// Whether a record or a setting may set this header.
+pub fn is_free_header(name: &str) -> bool {
+    name.parse().is_ok_and(|name| is_free(&name))
+}
+
 fn is_dns_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let is_sound = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use broker::journal::{Fact, ProgressEntry, QueueNumber, Sent, StoredMessage, StoredWill};
+use broker::journal::{
+    Archived, Fact, ProgressEntry, Purpose, QueueNumber, Sent, StoredMessage, StoredWill,
+    StreamRecord, Streamed,
+};
 
 /// A record as text: the fact in it, or its bytes if there is none. At most `bytes` of a payload.
 pub(super) fn describe(kind: u8, record: &[u8], bytes: usize) -> String {
@@ -67,7 +70,41 @@ fn of_fact(fact: &Fact<'_>, bytes: usize) -> String {
             group.queue, group.name, group.filter, group.from_serial
         ),
         Fact::GroupClosed { queue } => format!("group closed: queue {queue}"),
+        Fact::Streamed(streamed) => of_streamed(streamed, bytes),
+        Fact::Archived(Archived { stream, next, file: 0, end }) => {
+            format!("files deleted: stream {stream} next record {next} files below {end}")
+        }
+        Fact::Archived(Archived { stream, next, file, end }) => {
+            format!("archived: stream {stream} next record {next} file {file} end {end}")
+        }
+        Fact::Cursor { consumer, cursor } => {
+            format!("cursor: consumer {consumer} {}", hex(cursor, bytes))
+        }
     }
+}
+
+fn of_streamed(streamed: &Streamed<'_>, bytes: usize) -> String {
+    let mut text = match streamed.purpose {
+        Purpose::Streams => "streamed:".to_owned(),
+        Purpose::Message => "streamed message:".to_owned(),
+        Purpose::Taken { session, packet_id } => {
+            format!("streamed taken: session {session} packet {packet_id}")
+        }
+        Purpose::WillTaken { session } => {
+            format!("streamed will taken: session {}", session.map_or(0, QueueNumber::get))
+        }
+        Purpose::DeadLetter { consumer, .. } => format!("dead letter: consumer {consumer}"),
+    };
+    for (stream, ordinal) in streamed.stamps.iter() {
+        let _ = write!(text, " stream {stream} record {ordinal}");
+    }
+    if let Ok(record) = StreamRecord::decode(streamed.record) {
+        let _ = write!(text, " client_id {:?} at {}", record.client_id, record.at_ms);
+    }
+    if let Some(message) = streamed.message() {
+        let _ = write!(text, " {}", of_message(&message, bytes));
+    }
+    text
 }
 
 fn of_message(message: &StoredMessage<'_>, bytes: usize) -> String {

@@ -225,7 +225,7 @@ fn message_file(path: &Path) -> Result<MessageFile, String> {
 }
 
 fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
-    super::read_at_most(path, MESSAGE_BYTES_MAX)
+    crate::run::routing::read_at_most(path, MESSAGE_BYTES_MAX)
         .map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 

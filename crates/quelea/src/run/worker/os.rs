@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use broker::streams::{StreamNews, StreamOrder};
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
     Scope, ServiceAnswer, Shard, ShardId, Span, TraceFilter, Traced,
@@ -26,6 +27,7 @@ use crate::run::journals::Journals;
 use crate::run::limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::run::mailbox::Mailbox;
 use crate::run::reauthentication::Reauthentication;
+use crate::run::routing::Inbox;
 use crate::run::self_check::SCOPE;
 use crate::run::timing::Timing;
 use base::Clock;
@@ -54,6 +56,8 @@ pub(in crate::run) struct OsParts {
     pub(in crate::run) life_cycle: Arc<LifeCycle>,
     /// In a cluster: nothing leaves without the lease.
     pub(in crate::run) acting: Option<Acting>,
+    /// None: there are no streams.
+    pub(in crate::run) streams: Option<Inbox>,
 }
 
 pub(in crate::run) struct Os {
@@ -89,6 +93,8 @@ pub(in crate::run) enum Order {
         number: u32,
         answer: ServiceAnswer,
     },
+    /// The owner of streams has orders for a shard.
+    Streams(ShardId, Vec<StreamOrder>),
     /// Give back what is free in the heap of the thread that drives it.
     Purge,
 }
@@ -243,6 +249,12 @@ impl Host for Os {
         self.parts.life_cycle.on_spans(spans, lost);
     }
 
+    fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
+        if let Some(streams) = &self.parts.streams {
+            streams.put_news(shard, news);
+        }
+    }
+
     fn on_close(&mut self, shard: ShardId, close: &Close) {
         self.reauthentication.forget(shard, close.slot, close.connection);
         if let Some(asked) = self.asked.remove(&(shard, (close.slot, close.connection)))
@@ -284,6 +296,11 @@ impl Host for Os {
                 self.asked.remove(&(shard, connection));
                 if let Some(shard) = shards.find_mut(shard) {
                     shard.on_verdict(connection, number, answer, now_ms);
+                }
+            }
+            Order::Streams(shard, orders) => {
+                if let Some(shard) = shards.find_mut(shard) {
+                    orders.into_iter().for_each(|order| shard.on_stream_order(order, now_ms));
                 }
             }
             Order::Purge => memory::purge_if_asked(),

@@ -1,0 +1,544 @@
+//! Streams in the journal: messages that they have, until files have them, and the cursors of
+//! consumers.
+//!
+//! A message for streams is one record, whoever else wants it. Each stream that has it and is not
+//! known to have it in a file holds a reference to its serial. Consumers read a record when it is
+//! committed at the level of the stream, files get it when it is synced.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use session::{Account, Message};
+use storage::{AppendError, Journal, Level, Position};
+
+use super::promise::Promise;
+use super::store::{Class, Store, level_of, noted};
+use super::track::RecordLocation;
+use crate::clients::client::Client;
+use crate::durable::Durable;
+use crate::journal::{Archived, Fact, Purpose, Stamps, StreamRecord, Streamed, put_attributes};
+use crate::routing::router::Router;
+use crate::shard::context::Context;
+use crate::streams::{
+    ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFound, StreamNews,
+    StreamNumber, StreamOrder, StreamSet, StreamsFound,
+};
+use crate::{Durability, Name};
+
+/// Of the weight of a dead letter in the journal, what counts for the cursor in it.
+pub(super) const CURSOR_SHARE: u32 = 8;
+
+/// What the journal has of all streams.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    pub(super) own: BTreeMap<StreamNumber, OwnStream>,
+    pub(super) cursors: BTreeMap<ConsumerNumber, RecordLocation>,
+    /// Streams with records that are not committed, or not synced.
+    waiting: BTreeSet<StreamNumber>,
+    /// Reclaiming has copied a record that no file has.
+    needs_space: bool,
+    /// As read at the start, until the owner has asked for it.
+    found: StreamsFound,
+}
+
+/// What the journal has of one stream. Bounded by the tail in memory, which its owner bounds.
+#[derive(Debug, Default)]
+pub(super) struct OwnStream {
+    /// The ordinal of the next record.
+    next: u64,
+    /// Those below are in files.
+    archived: u64,
+    /// The newest fact of each file.
+    files: BTreeMap<u64, (Archived, RecordLocation)>,
+    /// Of the records from `archived` on. 0: its record was lost.
+    serials: VecDeque<u64>,
+    /// The last of them, which are not committed.
+    uncommitted: VecDeque<Uncommitted>,
+    /// Those before, which are committed and not synced.
+    unsynced: VecDeque<Position>,
+}
+
+#[derive(Debug)]
+struct Uncommitted {
+    position: Position,
+    level: Level,
+    record: StoredRecord,
+}
+
+/// What a commit allows: the answer to an order, and what it releases.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ordered {
+    id: u64,
+    archived: Option<Archived>,
+}
+
+/// A message on its way into streams.
+pub(super) struct ForStreams<'a> {
+    pub(super) message: &'a Message,
+    pub(super) publisher: Option<&'a Client>,
+    pub(super) owner: Option<&'a Arc<Account>>,
+    pub(super) author: u64,
+    /// By their places in the set.
+    pub(super) places: &'a [u32],
+}
+
+impl Streams {
+    /// Does a stream need the record that has this ordinal in it?
+    fn needs(&self, stream: u32, ordinal: u64) -> bool {
+        let own = self.own.get(&StreamNumber(stream));
+        own.is_some_and(|own| (own.archived..own.next).contains(&ordinal))
+    }
+
+    pub(super) fn need_any(&self, stamps: Stamps<'_>) -> bool {
+        stamps.iter().any(|(stream, ordinal)| self.needs(stream, ordinal))
+    }
+
+    fn push(&mut self, stream: StreamNumber, serial: u64, uncommitted: Uncommitted) {
+        let Some(own) = self.own.get_mut(&stream) else { return };
+        own.next += 1;
+        own.serials.push_back(serial);
+        own.uncommitted.push_back(uncommitted);
+        self.waiting.insert(stream);
+    }
+
+    /// What is committed and synced by now, for the owner of streams.
+    fn hand_over(&mut self, journal: &Journal, out: &mut Vec<StreamNews>) {
+        let own = &mut self.own;
+        self.waiting.retain(|stream| {
+            own.get_mut(stream).is_some_and(|own| !own.hand_over(*stream, journal, out))
+        });
+    }
+
+    /// As the journal has had it. Call it once.
+    fn found(&mut self) -> StreamsFound {
+        let streams = self.own.iter().map(|(number, own)| (*number, own.found())).collect();
+        StreamsFound { streams, ..std::mem::take(&mut self.found) }
+    }
+}
+
+impl OwnStream {
+    fn found(&self) -> StreamFound {
+        let reach = self.files.values().filter(|(fact, _)| fact.file != 0);
+        let reach = reach.map(|(fact, _)| (fact.file, fact.end)).collect();
+        StreamFound { archived: self.archived, next: self.next, reach }
+    }
+
+    /// True: nothing is left to be handed over.
+    fn hand_over(
+        &mut self,
+        stream: StreamNumber,
+        journal: &Journal,
+        out: &mut Vec<StreamNews>,
+    ) -> bool {
+        let first = self.next - self.uncommitted.len() as u64;
+        let mut records = Vec::new();
+        let is_committed = |it: &mut Uncommitted| journal.is_committed(it.position, it.level);
+        while let Some(it) = self.uncommitted.pop_front_if(is_committed) {
+            records.push(it.record);
+            self.unsynced.push_back(it.position);
+        }
+        let next = first + records.len() as u64;
+        if !records.is_empty() {
+            out.push(StreamNews::Stored { stream, first, records });
+        }
+        let before = self.unsynced.len();
+        let is_synced = |position: &mut Position| journal.is_committed(*position, Level::Fsync);
+        while self.unsynced.pop_front_if(is_synced).is_some() {}
+        if self.unsynced.len() < before {
+            out.push(StreamNews::Synced { stream, next: next - self.unsynced.len() as u64 });
+        }
+        self.unsynced.is_empty() && self.uncommitted.is_empty()
+    }
+
+    /// Files have the records below `next`. Returns the serials of those that they did not have.
+    fn archive(&mut self, next: u64) -> Vec<u64> {
+        let count = next.min(self.next).saturating_sub(self.archived) as usize;
+        self.archived += count as u64;
+        self.serials.drain(..count.min(self.serials.len())).filter(|serial| *serial != 0).collect()
+    }
+}
+
+/// The records of a stream as read from the journal, by their ordinals.
+pub(super) type FoundTail = BTreeMap<u64, (u64, RecordLocation, StoredRecord)>;
+
+impl Streams {
+    /// A stream as the journal has it.
+    pub(super) fn restore(
+        &mut self,
+        stream: StreamNumber,
+        archived: u64,
+        files: BTreeMap<u64, (Archived, RecordLocation)>,
+        tail: FoundTail,
+    ) {
+        let mut own = OwnStream { next: archived, archived, files, ..OwnStream::default() };
+        for (ordinal, (serial, place, record)) in tail {
+            // A record between them was damaged: its ordinal stays its own.
+            while own.next < ordinal {
+                own.serials.push_back(0);
+                own.next += 1;
+            }
+            own.serials.push_back(serial);
+            own.next += 1;
+            let (position, level) = (place.position(), Level::Fsync);
+            own.uncommitted.push_back(Uncommitted { position, level, record });
+        }
+        self.own.insert(stream, own);
+        self.waiting.insert(stream);
+    }
+
+    pub(super) fn restore_cursor(
+        &mut self,
+        consumer: ConsumerNumber,
+        cursor: Vec<u8>,
+        place: RecordLocation,
+    ) {
+        self.cursors.insert(consumer, place);
+        self.found.cursors.insert(consumer, cursor);
+    }
+}
+
+impl Store {
+    /// Writes a message for streams as the next serial. Each stream holds a reference to it.
+    pub(super) fn keep_for_streams(
+        &mut self,
+        set: &StreamSet,
+        own: &ForStreams<'_>,
+        purpose: Purpose<'_>,
+        now_ms: u64,
+    ) -> Result<(u64, Position, Level), AppendError> {
+        let topic = Name::of(own.message).key();
+        let record = record_of(own, &topic, set.life, now_ms);
+        let wanted = own.places.iter().filter_map(|place| set.streams.get(*place as usize));
+        let mut numbers: Vec<StreamNumber> = wanted.clone().map(|stream| stream.number).collect();
+        numbers.sort_unstable();
+        let of_streams = wanted.map(|stream| stream.level).max().unwrap_or(Durability::Disk);
+        let level = level_of((of_streams as u8).max(own.message.level()));
+        // A will may use the reserve: it goes for its message.
+        let class = match purpose {
+            Purpose::WillTaken { .. } => Class::Essential,
+            _ => Class::Normal,
+        };
+        let expires_at_ms = own.message.expires_at_ms();
+        let of =
+            Kept { class, level, purpose, owner: own.owner, author: own.author, expires_at_ms };
+        let record = StoredRecord { at_ms: now_ms, bytes: Arc::new(record) };
+        let (serial, position) = self.keep_record(&numbers, &of, &record)?;
+        Ok((serial, position, level))
+    }
+
+    fn keep_record(
+        &mut self,
+        streams: &[StreamNumber],
+        of: &Kept<'_>,
+        record: &StoredRecord,
+    ) -> Result<(u64, Position), AppendError> {
+        let serial = self.last_serial() + 1;
+        let mut buffer = Vec::new();
+        let ordinals = streams
+            .iter()
+            .filter_map(|number| self.streams.own.get(number).map(|own| (number.0, own.next)));
+        let stamps = Stamps::write(ordinals, &mut buffer);
+        let count = stamps.iter().count() as u32;
+        let owner = noted(of.owner);
+        let Kept { class, level, purpose, author, .. } = *of;
+        let bytes = &record.bytes;
+        let fact =
+            Fact::Streamed(Streamed { serial, purpose, owner, author, stamps, record: bytes });
+        let mut place = self.append(class, &fact, level)?;
+        let position = place.position();
+        if let Purpose::DeadLetter { consumer, .. } = purpose {
+            let cursor = RecordLocation::new(position, CURSOR_SHARE);
+            place.bytes -= CURSOR_SHARE;
+            self.replace_cursor(ConsumerNumber(consumer), cursor);
+        }
+        self.add_streamed(place, count, of);
+        for stream in streams {
+            let record = record.clone();
+            self.streams.push(*stream, serial, Uncommitted { position, level, record });
+        }
+        Ok((serial, position))
+    }
+
+    pub(super) const fn note_copied_for_streams(&mut self) {
+        self.streams.needs_space = true;
+    }
+
+    fn replace_cursor(&mut self, consumer: ConsumerNumber, place: RecordLocation) {
+        if let Some(old) = self.streams.cursors.insert(consumer, place) {
+            self.release(old);
+        }
+    }
+
+    /// A record of streams is appended again, in so far as it is still needed. `fact`: the same.
+    pub(super) fn plain_or_streamed<'a>(&self, streamed: &Streamed<'a>) -> Option<Fact<'a>> {
+        if self.streams.need_any(streamed.stamps) {
+            return Some(Fact::Streamed(*streamed));
+        }
+        let message = streamed.message()?;
+        match streamed.purpose {
+            Purpose::Message => Some(Fact::Message(message)),
+            Purpose::Taken { session, packet_id } => {
+                Some(Fact::Taken { session, packet_id, message })
+            }
+            Purpose::WillTaken { session } => Some(Fact::WillTaken { session, message }),
+            Purpose::Streams | Purpose::DeadLetter { .. } => None,
+        }
+    }
+
+    /// Where the fact of a file or a cursor stands.
+    pub(super) fn place_of_streams(&mut self, fact: &Fact<'_>) -> Option<&mut RecordLocation> {
+        match *fact {
+            Fact::Archived(Archived { stream, file, .. }) => {
+                let own = self.streams.own.get_mut(&StreamNumber(stream))?;
+                own.files.get_mut(&file).map(|(_, place)| place)
+            }
+            Fact::Cursor { consumer, .. } => {
+                self.streams.cursors.get_mut(&ConsumerNumber(consumer))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How a record of streams is kept.
+struct Kept<'a> {
+    class: Class,
+    level: Level,
+    purpose: Purpose<'a>,
+    owner: Option<&'a Arc<Account>>,
+    author: u64,
+    expires_at_ms: u64,
+}
+
+impl Kept<'_> {
+    /// References besides those of the streams: of the handover of what was taken on.
+    const fn further_refs(&self) -> u32 {
+        match self.purpose {
+            Purpose::Taken { .. } | Purpose::WillTaken { .. } => 1,
+            _ => 0,
+        }
+    }
+}
+
+impl Store {
+    fn add_streamed(&mut self, place: RecordLocation, streams: u32, of: &Kept<'_>) {
+        let refs = streams + of.further_refs();
+        self.add_message(place, (refs, streams), of.expires_at_ms, of.owner);
+    }
+
+    /// Does what the owner of streams orders. Some: it is done as soon as that is committed.
+    fn carry_out(
+        &mut self,
+        set: &StreamSet,
+        change: StreamChange,
+    ) -> Result<Option<(Position, Level)>, AppendError> {
+        match change {
+            StreamChange::Set(set) => {
+                self.set_streams(&set);
+                Ok(None)
+            }
+            StreamChange::Archived { stream, next, file, end } => {
+                let fact = Archived { stream: stream.0, next, file, end };
+                self.write_archived(stream, fact).map(Some)
+            }
+            StreamChange::Dropped { stream, first_file } => {
+                let Some(own) = self.streams.own.get(&stream) else { return Ok(None) };
+                let (next, file, end) = (own.archived, 0, first_file);
+                let fact = Archived { stream: stream.0, next, file, end };
+                let written = self.write_archived(stream, fact)?;
+                self.forget_files(stream, first_file);
+                Ok(Some(written))
+            }
+            StreamChange::Cursor { consumer, cursor } => {
+                let fact = Fact::Cursor { consumer: consumer.0, cursor: &cursor };
+                let place = self.append(Class::Essential, &fact, Level::Disk)?;
+                self.replace_cursor(consumer, place);
+                Ok(Some((place.position(), Level::Disk)))
+            }
+            StreamChange::EndConsumer { consumer } => {
+                if let Some(place) = self.streams.cursors.remove(&consumer) {
+                    self.release(place);
+                }
+                Ok(None)
+            }
+            StreamChange::DeadLetter { consumer, cursor, stream, record } => {
+                let purpose = Purpose::DeadLetter { consumer: consumer.0, cursor: &cursor };
+                let settings = set.streams.iter().find(|own| own.number == stream);
+                let level = settings.map_or(Durability::Fsync, |own| own.level);
+                let level = level_of(level as u8);
+                let at_ms = StreamRecord::decode(&record).map_or(0, |record| record.at_ms);
+                let record = StoredRecord { at_ms, bytes: record };
+                let of = Kept {
+                    class: Class::Normal,
+                    level,
+                    purpose,
+                    owner: None,
+                    author: 0,
+                    expires_at_ms: session::NEVER,
+                };
+                let (_, position) = self.keep_record(&[stream], &of, &record)?;
+                Ok(Some((position, level)))
+            }
+        }
+    }
+
+    /// The fact has to outlive a loss of power before what it speaks of may be released or deleted.
+    fn write_archived(
+        &mut self,
+        stream: StreamNumber,
+        fact: Archived,
+    ) -> Result<(Position, Level), AppendError> {
+        let place = self.append(Class::Essential, &Fact::Archived(fact), Level::Fsync)?;
+        let own = self.streams.own.entry(stream).or_default();
+        if let Some((_, old)) = own.files.insert(fact.file, (fact, place)) {
+            self.release(old);
+        }
+        Ok((place.position(), Level::Fsync))
+    }
+
+    /// The files below this one were deleted, or are about to be.
+    fn forget_files(&mut self, stream: StreamNumber, first_file: u64) {
+        let Some(own) = self.streams.own.get_mut(&stream) else { return };
+        let kept = own.files.split_off(&first_file);
+        let gone = std::mem::replace(&mut own.files, kept);
+        for (file, (fact, place)) in gone {
+            match file {
+                0 => drop(own.files.insert(0, (fact, place))),
+                _ => self.journal.release(place.position(), place.bytes.into()),
+            }
+        }
+    }
+
+    fn set_streams(&mut self, set: &StreamSet) {
+        for stream in &set.streams {
+            self.streams.own.entry(stream.number).or_default();
+        }
+        let is_known = |number: &StreamNumber| set.streams.iter().any(|it| it.number == *number);
+        let gone: Vec<StreamNumber> =
+            self.streams.own.keys().filter(|number| !is_known(number)).copied().collect();
+        for number in gone {
+            let Some(own) = self.streams.own.remove(&number) else { continue };
+            own.files.into_values().for_each(|(_, place)| self.release(place));
+            own.serials.into_iter().filter(|serial| *serial != 0).for_each(|serial| {
+                self.unpin_message(serial);
+            });
+            self.streams.waiting.remove(&number);
+        }
+    }
+}
+
+impl Durable {
+    /// What the journal had of streams and consumers at the start. Call it once.
+    pub(crate) fn streams_found(&mut self) -> StreamsFound {
+        self.store.as_mut().map_or_else(StreamsFound::default, |store| store.streams.found())
+    }
+
+    /// What is committed by now goes to the owner of streams.
+    pub(crate) fn hand_over_streams(&mut self, cx: &mut Context) {
+        let Some(store) = &mut self.store else { return };
+        if std::mem::take(&mut store.streams.needs_space) {
+            cx.effects.stream_news.push(StreamNews::NeedsSpace);
+        }
+        if !store.streams.waiting.is_empty() {
+            store.streams.hand_over(&store.journal, &mut cx.effects.stream_news);
+        }
+    }
+
+    /// Does what the owner of streams orders.
+    pub(crate) fn on_stream_order(
+        &mut self,
+        cx: &mut Context,
+        router: &mut Router,
+        order: StreamOrder,
+    ) {
+        let StreamOrder { id, change } = order;
+        let Some(store) = &mut self.store else {
+            let result = Err(OrderRefusal::Failed);
+            return cx.effects.stream_news.push(StreamNews::Done { order: id, result });
+        };
+        let is_there = match &change {
+            StreamChange::Archived { stream, .. } | StreamChange::DeadLetter { stream, .. } => {
+                store.streams.own.contains_key(stream)
+            }
+            _ => true,
+        };
+        if let StreamChange::Set(set) = &change {
+            router.set_streams(Arc::clone(set));
+        }
+        let archived = match change {
+            StreamChange::Archived { stream, next, file, end } => {
+                Some(Archived { stream: stream.0, next, file, end })
+            }
+            _ => None,
+        };
+        let done = match is_there {
+            true => {
+                store.carry_out(router.streams().set(), change).map_err(|error| refusal_of(&error))
+            }
+            false => Err(OrderRefusal::NoStream),
+        };
+        match done {
+            Ok(Some((position, level))) => {
+                store.promises.push(position, level, Promise::Order(Ordered { id, archived }));
+            }
+            Ok(None) => {
+                cx.effects.stream_news.push(StreamNews::Done { order: id, result: Ok(()) });
+            }
+            Err(refusal) => {
+                let result = Err(refusal);
+                cx.effects.stream_news.push(StreamNews::Done { order: id, result });
+            }
+        }
+    }
+
+    /// What an order has written is committed.
+    pub(super) fn on_ordered(&mut self, cx: &mut Context, ordered: Ordered) {
+        let Ordered { id, archived } = ordered;
+        if let (Some(Archived { stream, next, .. }), Some(store)) = (archived, &mut self.store) {
+            let own = store.streams.own.get_mut(&StreamNumber(stream));
+            let serials = own.map_or_else(Vec::new, |own| own.archive(next));
+            serials.into_iter().for_each(|serial| store.unpin_message(serial));
+        }
+        cx.effects.stream_news.push(StreamNews::Done { order: id, result: Ok(()) });
+    }
+
+    pub(super) fn break_order(&self, cx: &mut Context, ordered: Ordered) {
+        let result = Err(OrderRefusal::Failed);
+        cx.effects.stream_news.push(StreamNews::Done { order: ordered.id, result });
+    }
+}
+
+const fn refusal_of(error: &AppendError) -> OrderRefusal {
+    match error {
+        AppendError::TooLarge { .. } => OrderRefusal::TooLarge,
+        AppendError::Backlog { .. } | AppendError::Full(_) => OrderRefusal::TryAgain,
+        AppendError::Poisoned(_) | AppendError::Closed => OrderRefusal::Failed,
+    }
+}
+
+/// The message as streams have it.
+fn record_of(own: &ForStreams<'_>, topic: &str, life: u64, now_ms: u64) -> Vec<u8> {
+    let ForStreams { message, publisher, .. } = own;
+    let (_, properties, payload) = message.parts_on_wire();
+    let principal = publisher.and_then(|client| client.principal.as_deref());
+    let mut attributes = Vec::new();
+    if let Some(principal) = principal {
+        put_attributes(&mut attributes, &principal.attributes);
+    }
+    let record = StreamRecord {
+        at_ms: now_ms,
+        life,
+        qos: message.qos(),
+        retain: message.retain(),
+        expires_at_ms: message.expires_at_ms(),
+        client_id: publisher.map_or("", |client| &*client.id),
+        username: publisher.and_then(|client| client.username.as_deref()),
+        attributes: &attributes,
+        topic,
+        properties,
+        payload,
+    };
+    let mut bytes = Vec::with_capacity(topic.len() + properties.len() + payload.len() + 96);
+    record.encode(&mut bytes);
+    bytes
+}

@@ -1,0 +1,163 @@
+//! Streams, targets and rules: from their file to what the broker runs.
+
+mod apply;
+pub(crate) mod board;
+mod inbox;
+mod owner;
+mod sending;
+mod start;
+mod targets;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use config::{Config, Network};
+use routing::definitions::{self, FILE_BYTES_MAX};
+use routing::{Definitions, Problem};
+
+pub(crate) use inbox::Inbox;
+pub(crate) use start::{Ground, StreamsHandle};
+pub(super) use start::{Prepared, Streams, note_unused, prepare};
+pub(crate) use targets::TargetSettings;
+
+/// A file of streams, targets and rules.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LoadedDefinitions {
+    pub(crate) definitions: Definitions,
+    /// What each rule sends to, in the order of the rules.
+    pub(crate) targets: Vec<TargetSettings>,
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DefinitionsError {
+    #[error("cannot read {path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}", lines(path, problems))]
+    Problems { path: PathBuf, problems: Vec<Problem> },
+}
+
+fn lines(path: &Path, problems: &[Problem]) -> String {
+    let lines = problems.iter().map(|problem| format!("{}:{problem}", path.display()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Reads the file of a configuration, and the files of secrets that it names. None: there is none.
+///
+/// # Errors
+///
+/// All problems, with their lines.
+pub(crate) fn load(config: &Config) -> Result<Option<LoadedDefinitions>, DefinitionsError> {
+    let Some(own) = &config.routing else { return Ok(None) };
+    let text = read(&own.file)?;
+    let loaded = check(&own.file, &text, &own.target_networks)?;
+    let problems = unknown_namespaces(&text, &loaded.definitions, config);
+    match problems.is_empty() {
+        true => Ok(Some(loaded)),
+        false => Err(DefinitionsError::Problems { path: own.file.clone(), problems }),
+    }
+}
+
+/// Takes what was loaded, all of it or nothing.
+///
+/// # Errors
+///
+/// What cannot be used. Then the definitions before stay in force.
+pub(super) fn apply(running: &StreamsHandle, loaded: LoadedDefinitions) -> anyhow::Result<()> {
+    let Definitions { streams, targets, rules } = &loaded.definitions;
+    let (streams, targets, rules) = (streams.len(), targets.len(), rules.len());
+    let (answer, answered) = std::sync::mpsc::channel();
+    running.inbox.call(move |owner| {
+        // Who asked may have given up.
+        let _ = answer.send(owner.apply(loaded));
+    });
+    answered
+        .recv_timeout(APPLY_TIME_MAX)
+        .map_err(|_| anyhow::anyhow!("the thread of streams did not answer in time"))??;
+    tracing::info!(streams, targets, rules, "streams and rules reloaded");
+    Ok(())
+}
+
+/// A file of a stream may have to be made meanwhile.
+const APPLY_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Checks the text of a file, and the files of secrets that it names.
+///
+/// # Errors
+///
+/// All problems, with their lines.
+pub(crate) fn check(
+    path: &Path,
+    text: &str,
+    permitted: &[Network],
+) -> Result<LoadedDefinitions, DefinitionsError> {
+    let refused = |problems| DefinitionsError::Problems { path: path.to_owned(), problems };
+    let definitions = definitions::parse(text).map_err(refused)?;
+    let base = path.parent().unwrap_or(Path::new(""));
+    let (mut by_name, mut problems) = (BTreeMap::new(), Vec::new());
+    for (index, spec) in definitions.targets.iter().enumerate() {
+        match targets::settings(spec, base, permitted) {
+            Ok(settings) => {
+                by_name.insert(&*spec.name, settings);
+            }
+            Err(wrong) => {
+                problems.extend(wrong.into_iter().map(|(key, detail)| {
+                    Problem::at(text, &format!("targets.{index}.{key}"), detail)
+                }))
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(refused(problems));
+    }
+    let settings = definitions.rules.iter().filter_map(|spec| {
+        let target = by_name.get(&*spec.rule.target()?.name)?;
+        Some(target.of_form(spec.rule.form()))
+    });
+    let targets = settings.collect();
+    Ok(LoadedDefinitions { definitions, targets })
+}
+
+/// The text of a file.
+///
+/// # Errors
+///
+/// It cannot be read, is too large, or is not text.
+pub(crate) fn read(path: &Path) -> Result<String, DefinitionsError> {
+    let fail = |source| DefinitionsError::Read { path: path.to_owned(), source };
+    let bytes = read_at_most(path, FILE_BYTES_MAX).map_err(fail)?;
+    String::from_utf8(bytes).map_err(|_| {
+        fail(io::Error::new(io::ErrorKind::InvalidData, "the file must be text in UTF-8"))
+    })
+}
+
+/// The bytes of a file.
+pub(crate) fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    match bytes.len() > bytes_max {
+        true => {
+            let detail = format!("the file must have at most {bytes_max} bytes");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, detail))
+        }
+        false => Ok(bytes),
+    }
+}
+
+/// Streams of namespaces that are not configured.
+fn unknown_namespaces(text: &str, found: &Definitions, config: &Config) -> Vec<Problem> {
+    let is_known = |name: &str| {
+        name == definitions::DEFAULT_NAMESPACE
+            || config.namespaces.iter().any(|own| *own.name == *name)
+    };
+    let unknown = found.streams.iter().enumerate().filter(|(_, it)| !is_known(&it.namespace));
+    let problem = |(index, stream): (usize, &definitions::StreamSpec)| {
+        let name = &stream.namespace;
+        let detail = format!("no namespace is named '{name}': add it to [[namespaces]]");
+        Problem::at(text, &format!("streams.{index}.namespace"), detail)
+    };
+    unknown.map(problem).collect()
+}

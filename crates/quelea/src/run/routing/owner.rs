@@ -1,0 +1,203 @@
+//! The thread that owns streams and consumers: it drives [`Hub`], and carries out what that wants.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use base::Clock;
+use broker::ShardId;
+use broker::streams::{ConsumerNumber, StreamNumber, StreamOrder};
+use data::{StreamDisk, StreamFiles, StreamJob};
+use streams::{Effect, Happening, Hub, ReadFiles};
+
+use super::board::{Board, Reported};
+use super::inbox::{Inbox, Input};
+use super::sending::Targets;
+use super::start::{Ground, InForce};
+use crate::run::mailbox::{Item, Mailbox};
+use crate::run::worker::Order;
+
+/// Inputs that are taken before the hub works again.
+const INPUTS_MAX: usize = 4096;
+
+/// What waits for a target is given to it again after so long.
+const PUSH_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The longest sleep, and how often the board is written.
+const LOOK_INTERVAL_MS: u64 = 1000;
+
+/// A stop waits so long for answers of targets and for the last cursors.
+pub(super) const STOP_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// The files of all streams.
+#[derive(Default)]
+pub(super) struct Files(pub(super) BTreeMap<StreamNumber, Arc<StreamFiles>>);
+
+impl ReadFiles for Files {
+    fn read(
+        &self,
+        stream: StreamNumber,
+        file: u64,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<Vec<u8>> {
+        match self.0.get(&stream) {
+            Some(files) => files.read(file, offset, bytes),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+/// What the thread has.
+pub(crate) struct Owner {
+    pub(super) hub: Hub,
+    pub(super) files: Files,
+    pub(super) targets: Targets,
+    pub(super) disk: StreamDisk,
+    pub(super) inbox: Inbox,
+    pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
+    pub(super) board: Arc<Board>,
+    pub(super) clock: Clock,
+    pub(super) ground: Ground,
+    pub(super) in_force: InForce,
+    /// Orders for shards since the last look.
+    pub(super) orders: BTreeMap<ShardId, Vec<StreamOrder>>,
+    pub(super) consumers: Vec<ConsumerNumber>,
+    /// The board is written next.
+    pub(super) look_ms: u64,
+    /// It is to end by then.
+    pub(super) ends_at: Option<Instant>,
+}
+
+impl Owner {
+    /// Until it is stopped.
+    pub(super) fn run(mut self, inputs: &Receiver<Input>) -> io::Result<()> {
+        let mut effects = Vec::new();
+        loop {
+            let waits = self.targets.push();
+            match inputs.recv_timeout(self.sleep(waits)) {
+                Ok(input) => self.take(input),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            for input in inputs.try_iter().take(INPUTS_MAX) {
+                self.take(input);
+            }
+            let now_ms = self.clock.now_ms();
+            self.hub.work(now_ms, &self.files, &mut effects);
+            for effect in effects.drain(..) {
+                self.carry_out(effect);
+            }
+            self.post();
+            self.inbox.set_behind(self.hub.is_memory_full());
+            if self.look_ms <= now_ms || self.ends_at.is_some() {
+                self.look_ms = now_ms + LOOK_INTERVAL_MS;
+                self.look(now_ms);
+            }
+            if self.has_ended() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn sleep(&self, waits_for_target: bool) -> Duration {
+        if self.hub.has_work() {
+            return Duration::ZERO;
+        }
+        let now_ms = self.clock.now_ms();
+        let due_ms = self.hub.next_deadline().unwrap_or(u64::MAX).min(self.look_ms);
+        let sleep = Duration::from_millis(due_ms.saturating_sub(now_ms).min(LOOK_INTERVAL_MS));
+        let is_urgent = waits_for_target || self.ends_at.is_some();
+        if is_urgent { sleep.min(PUSH_INTERVAL) } else { sleep }
+    }
+
+    fn take(&mut self, input: Input) {
+        let now_ms = self.clock.now_ms();
+        match input {
+            Input::News(shard, news, bytes) => {
+                self.inbox.take_out(bytes);
+                for news in news {
+                    self.hub.on_news(shard, news, now_ms);
+                }
+            }
+            Input::File(done) => {
+                self.hub.on_file(StreamNumber(done.stream), done.id, done.result, now_ms);
+            }
+            Input::Answer { target, answer } => {
+                if let Some((consumer, batch, answer)) = self.targets.on_answer(target, answer) {
+                    self.hub.on_answer(consumer, batch, answer, now_ms);
+                }
+            }
+            Input::Call(wish) => wish(self),
+            Input::Stop => self.begin_to_end(now_ms),
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Order { shard, order } => self.orders.entry(shard).or_default().push(order),
+            Effect::File { stream, command } => {
+                if let Some(files) = self.files.0.get(&stream) {
+                    let files = Arc::clone(files);
+                    self.disk.submit(StreamJob { stream: stream.0, files, command });
+                }
+            }
+            Effect::Send { consumer, batch, is_alone, records } => {
+                self.targets.send(consumer, batch, is_alone, records);
+            }
+            Effect::Happened(happening) => self.on_happened(happening),
+        }
+    }
+
+    fn post(&mut self) {
+        for (shard, orders) in std::mem::take(&mut self.orders) {
+            let mailbox = &self.mailboxes[usize::from(shard) % self.mailboxes.len()];
+            mailbox.put(Item::Order(Order::Streams(shard, orders)));
+        }
+    }
+
+    fn on_happened(&mut self, happening: Happening) {
+        match &happening {
+            Happening::Full { stream, is_full } => {
+                let mut streams = self.in_force.set.streams.iter();
+                if let Some(own) = streams.find(|own| own.number == *stream) {
+                    own.is_full.set(*is_full);
+                }
+            }
+            Happening::Ended { consumer } => {
+                self.consumers.retain(|own| own != consumer);
+                self.targets.forget(*consumer);
+                self.targets.close_unused();
+                self.remove_streams();
+            }
+            Happening::StreamsSet => self.remove_files(),
+            _ => {}
+        }
+        self.board.report(&happening);
+    }
+
+    /// Writes what operators and metrics read.
+    pub(super) fn look(&mut self, now_ms: u64) {
+        let views = self.consumers.iter().filter_map(|number| self.hub.view(*number, now_ms));
+        let consumers = views.collect();
+        let streams = self.files.0.keys().filter_map(|number| self.hub.stream_view(*number));
+        let streams = streams.collect();
+        let memory_bytes = self.hub.memory_bytes() as u64;
+        self.board.put(Reported { at_ms: now_ms, consumers, streams, memory_bytes });
+    }
+
+    fn begin_to_end(&mut self, now_ms: u64) {
+        self.ends_at.get_or_insert_with(|| Instant::now() + STOP_TIME_MAX);
+        for number in self.consumers.clone() {
+            self.hub.pause(number, now_ms);
+        }
+    }
+
+    /// No target owes an answer and all outcomes are committed, or the time is over.
+    fn has_ended(&self) -> bool {
+        let Some(ends_at) = self.ends_at else { return false };
+        Instant::now() >= ends_at || self.targets.under_way() == 0 && self.hub.is_committed()
+    }
+}

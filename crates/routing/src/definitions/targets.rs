@@ -1,0 +1,321 @@
+//! `[[targets]]`.
+
+use toml::de::DeValue;
+
+use super::reader::{Reader, Table};
+use super::{
+    HeaderSpec, HeaderValueSpec, HttpSpec, HttpValidation, KafkaCompression, KafkaSpec,
+    SERVERS_MAX, SaslMechanism, SaslSpec, TargetKind, TargetSpec, TlsSpec, TokenEndpointSpec,
+};
+use crate::enrich::Enrichments;
+use crate::property::{PROPERTY_BYTES_MAX, Property, is_of_value};
+use crate::rule::check_url;
+
+const COMMON_KEYS: [&str; 5] = ["name", "type", "networks", "tls", "timeout_secs"];
+const HTTP_KEYS: [&str; 7] = [
+    "url",
+    "headers",
+    "validation",
+    "origin",
+    "signing_secret_file",
+    "refused_statuses",
+    "requests_max",
+];
+const KAFKA_KEYS: [&str; 8] = [
+    "servers",
+    "client_id",
+    "compression",
+    "event_hubs",
+    "sasl",
+    "record_bytes_max",
+    "linger_ms",
+    "delivery_timeout_secs",
+];
+const TLS_KEYS: [&str; 3] = ["ca", "certificate", "key"];
+const HEADER_KEYS: [&str; 2] = ["file", "path"];
+
+/// Headers of a target, as Event Grid allows them.
+const HEADERS_MAX: usize = 10;
+/// Status codes of a list.
+const STATUSES_MAX: usize = 100;
+/// Records of Kafka: its library sends no more in one request.
+const RECORD_BYTES_LIMIT: u64 = 64 << 20;
+const RECORD_BYTES: u64 = 1 << 20;
+/// The username with which Event Hubs expects a connection string.
+const EVENT_HUBS_USERNAME: &str = "$ConnectionString";
+
+pub(super) fn target(
+    reader: &mut Reader<'_>,
+    table: &Table<'_>,
+    name: String,
+) -> Option<TargetSpec> {
+    let is_kafka = match table.get("type") {
+        Some(_) => reader.word(table, "type", &[("http", false), ("kafka", true)]),
+        None => {
+            let detail = "missing: must be \"http\" or \"kafka\"".into();
+            reader.problem_at(table, "type", detail);
+            None
+        }
+    };
+    let Some(is_kafka) = is_kafka else {
+        reader.check_keys(table, &[&COMMON_KEYS[..], &HTTP_KEYS, &KAFKA_KEYS].concat());
+        return None;
+    };
+    let (word, own, others): (_, &[&str], &[&str]) = match is_kafka {
+        true => ("a target of type kafka", &KAFKA_KEYS, &HTTP_KEYS),
+        false => ("a target of type http", &HTTP_KEYS, &KAFKA_KEYS),
+    };
+    reader.check_keys_of(table, &[&COMMON_KEYS, own].concat(), others, word);
+    let networks = reader.texts(table, "networks", SERVERS_MAX).unwrap_or_default();
+    let kind = match is_kafka {
+        true => TargetKind::Kafka(kafka(reader, table)?),
+        false => TargetKind::Http(http(reader, table)?),
+    };
+    Some(TargetSpec { name, networks, kind })
+}
+
+fn http(reader: &mut Reader<'_>, table: &Table<'_>) -> Option<HttpSpec> {
+    let url = reader.required_text(table, "url");
+    if table.get("url").is_some()
+        && let Err(error) = check_url(&url)
+    {
+        reader.problem_at(table, "url", error.detail);
+    }
+    let validation = validation(reader, table);
+    let statuses = reader.numbers(table, "refused_statuses", STATUSES_MAX, 400..=499);
+    Some(HttpSpec {
+        headers: headers(reader, table),
+        tls: tls(reader, table),
+        validation,
+        signing_secret_file: reader.text(table, "signing_secret_file"),
+        refused_statuses: statuses.map(|all| all.into_iter().map(|code| code as u16).collect()),
+        requests_max: reader.count(table, "requests_max", 1..=256).unwrap_or(4) as usize,
+        timeout_secs: reader.secs(table, "timeout_secs", 1..=600).unwrap_or(30),
+        url,
+    })
+}
+
+fn validation(reader: &mut Reader<'_>, table: &Table<'_>) -> HttpValidation {
+    let words = [("none", 0), ("cloudevents", 1), ("event_grid", 2)];
+    let word = reader.word(table, "validation", &words).unwrap_or(0);
+    if word == 1 {
+        return HttpValidation::CloudEvents { origin: reader.required_text(table, "origin") };
+    }
+    if table.get("origin").is_some() {
+        reader.problem_at(table, "origin", "needs validation = \"cloudevents\"".into());
+    }
+    match word {
+        2 => HttpValidation::EventGrid,
+        _ => HttpValidation::None,
+    }
+}
+
+fn headers(reader: &mut Reader<'_>, table: &Table<'_>) -> Vec<HeaderSpec> {
+    let Some(table) = reader.table(table, "headers") else { return Vec::new() };
+    let mut all = Vec::new();
+    for (key, value) in table.table.iter() {
+        let name: &str = key.get_ref();
+        let value = match value.get_ref() {
+            DeValue::String(text) => HeaderValueSpec::Text(text.to_string()),
+            DeValue::Table(_) => {
+                let Some(inner) = reader.table(&table, name) else { continue };
+                let Some(value) = header_value(reader, &inner, name) else { continue };
+                value
+            }
+            other => {
+                let detail = format!(
+                    "must be a text, {{ file = \"PATH\" }} or {{ path = \"KEY\" }}, got {}",
+                    other.type_str()
+                );
+                reader.problem(value.span().start, &table.key(name), detail);
+                continue;
+            }
+        };
+        if let HeaderValueSpec::Text(text) = &value
+            && (text.len() > PROPERTY_BYTES_MAX || !text.bytes().all(is_of_value))
+        {
+            let detail =
+                format!("must have at most {PROPERTY_BYTES_MAX} printable ASCII characters");
+            reader.problem_at(&table, name, detail);
+        }
+        if name.to_ascii_lowercase().starts_with("aeg-") {
+            let detail = "must not begin with aeg-, which Event Grid uses";
+            reader.problem(key.span().start, &table.key(name), detail.into());
+        }
+        all.push(HeaderSpec { name: name.into(), value });
+    }
+    if all.len() > HEADERS_MAX {
+        let detail = format!("must have at most {HEADERS_MAX} headers, got {}", all.len());
+        reader.problem(table.span.start, &table.path, detail);
+    }
+    all
+}
+
+/// The table of a header whose value is elsewhere.
+fn header_value(reader: &mut Reader<'_>, table: &Table<'_>, name: &str) -> Option<HeaderValueSpec> {
+    reader.check_keys(table, &HEADER_KEYS);
+    if table.get("path").is_none() {
+        return Some(HeaderValueSpec::File(reader.required_text(table, "file")));
+    }
+    if table.get("file").is_some() {
+        reader.problem_at(table, "file", "must not be set with path: remove one of them".into());
+    }
+    let path = reader.text(table, "path")?;
+    // Names of enrichments are known in rules only. Any of them may be an attribute.
+    if let Err(error) = Property::new(name, &path, &Enrichments::default()) {
+        reader.problem_at(table, "path", error.detail);
+    }
+    let own = name.to_ascii_lowercase();
+    if own == "content-type" || own.starts_with("ce-") {
+        let detail = "must not be content-type or begin with ce-: the form of a rule sets these";
+        reader.problem_at(table, "path", detail.into());
+    }
+    Some(HeaderValueSpec::Path(path))
+}
+
+fn kafka(reader: &mut Reader<'_>, table: &Table<'_>) -> Option<KafkaSpec> {
+    let servers = reader.texts(table, "servers", SERVERS_MAX).unwrap_or_default();
+    if servers.is_empty() {
+        let detail = "must name at least one server, as in [\"kafka.example:9092\"]";
+        reader.problem_at(table, "servers", detail.into());
+    }
+    let words = [
+        ("none", KafkaCompression::None),
+        ("gzip", KafkaCompression::Gzip),
+        ("lz4", KafkaCompression::Lz4),
+        ("zstd", KafkaCompression::Zstd),
+    ];
+    let compression = reader.word(table, "compression", &words).unwrap_or_default();
+    let is_event_hubs = reader.flag(table, "event_hubs").unwrap_or(false);
+    if is_event_hubs && !matches!(compression, KafkaCompression::None | KafkaCompression::Gzip) {
+        let detail = "must be \"none\" or \"gzip\" for Event Hubs";
+        reader.problem_at(table, "compression", detail.into());
+    }
+    let is_off = matches!(table.get("tls").map(|it| it.get_ref()), Some(DeValue::Boolean(false)));
+    if is_event_hubs && is_off {
+        reader.problem_at(table, "tls", "must not be false: Event Hubs needs TLS".into());
+    }
+    let timeout_secs = reader.secs(table, "timeout_secs", 1..=600).unwrap_or(10);
+    let record_bytes = reader.size(table, "record_bytes_max", 1..=RECORD_BYTES_LIMIT);
+    Some(KafkaSpec {
+        servers,
+        client_id: reader.text(table, "client_id").unwrap_or_else(|| "quelea".into()),
+        compression,
+        tls: kafka_tls(reader, table, is_event_hubs),
+        sasl: sasl(reader, table, is_event_hubs),
+        record_bytes_max: record_bytes.unwrap_or(RECORD_BYTES),
+        linger_ms: reader.count(table, "linger_ms", 0..=10_000).unwrap_or(2),
+        timeout_secs,
+        delivery_timeout_secs: delivery_timeout(reader, table, timeout_secs),
+    })
+}
+
+/// Three requests fit into it by default.
+fn delivery_timeout(reader: &mut Reader<'_>, table: &Table<'_>, timeout_secs: u64) -> u64 {
+    let own = reader.secs(table, "delivery_timeout_secs", 1..=3_600);
+    own.unwrap_or(3 * timeout_secs)
+}
+
+/// `tls = true`, or a table with files.
+fn kafka_tls(reader: &mut Reader<'_>, table: &Table<'_>, is_event_hubs: bool) -> Option<TlsSpec> {
+    match table.get("tls").map(|value| value.get_ref()) {
+        None => is_event_hubs.then(TlsSpec::default),
+        Some(DeValue::Boolean(is_on)) => is_on.then(TlsSpec::default),
+        Some(_) => Some(tls(reader, table)),
+    }
+}
+
+fn tls(reader: &mut Reader<'_>, table: &Table<'_>) -> TlsSpec {
+    let Some(table) = reader.table(table, "tls") else { return TlsSpec::default() };
+    reader.check_keys(&table, &TLS_KEYS);
+    let tls = TlsSpec {
+        ca: reader.text(&table, "ca"),
+        certificate: reader.text(&table, "certificate"),
+        key: reader.text(&table, "key"),
+    };
+    for (own, other) in [("certificate", "key"), ("key", "certificate")] {
+        if table.get(own).is_some() && table.get(other).is_none() {
+            reader.problem_at(&table, own, format!("needs {other}"));
+        }
+    }
+    tls
+}
+
+/// The kinds of a login, with the keys that they need.
+#[derive(Clone, Copy)]
+enum Mechanism {
+    Password(SaslMechanism),
+    Token,
+}
+
+const MECHANISMS: [(&str, Mechanism); 4] = [
+    ("PLAIN", Mechanism::Password(SaslMechanism::Plain)),
+    ("SCRAM-SHA-256", Mechanism::Password(SaslMechanism::ScramSha256)),
+    ("SCRAM-SHA-512", Mechanism::Password(SaslMechanism::ScramSha512)),
+    ("OAUTHBEARER", Mechanism::Token),
+];
+const PASSWORD_KEYS: [&str; 2] = ["username", "password_file"];
+const TOKEN_KEYS: [&str; 6] =
+    ["token_file", "token_url", "client_id", "client_secret_file", "scope", "ca"];
+
+fn sasl(reader: &mut Reader<'_>, table: &Table<'_>, is_event_hubs: bool) -> Option<SaslSpec> {
+    if table.get("sasl").is_none() {
+        if is_event_hubs {
+            let detail = "missing: Event Hubs needs a file with a connection string";
+            reader.problem_at(table, "sasl.password_file", detail.into());
+        }
+        return None;
+    }
+    let table = reader.table(table, "sasl")?;
+    let mechanism = match table.get("mechanism") {
+        None if is_event_hubs => Mechanism::Password(SaslMechanism::Plain),
+        None => {
+            let words: Vec<_> = MECHANISMS.iter().map(|(word, _)| *word).collect();
+            let detail = format!("missing: must be one of {}", words.join(", "));
+            reader.problem_at(&table, "mechanism", detail);
+            return None;
+        }
+        Some(_) => reader.word(&table, "mechanism", &MECHANISMS)?,
+    };
+    match mechanism {
+        Mechanism::Password(mechanism) => {
+            let keys = ["mechanism", PASSWORD_KEYS[0], PASSWORD_KEYS[1]];
+            reader.check_keys_of(&table, &keys, &TOKEN_KEYS, "a login with a password");
+            let username = match table.get("username") {
+                None if is_event_hubs => EVENT_HUBS_USERNAME.into(),
+                _ => reader.required_text(&table, "username"),
+            };
+            let password_file = reader.required_text(&table, "password_file");
+            Some(SaslSpec::Password { mechanism, username, password_file })
+        }
+        Mechanism::Token => {
+            let keys = [&["mechanism"][..], &TOKEN_KEYS].concat();
+            reader.check_keys_of(&table, &keys, &PASSWORD_KEYS, "OAUTHBEARER");
+            Some(token(reader, &table))
+        }
+    }
+}
+
+/// A file with a token, or an endpoint that issues them.
+fn token(reader: &mut Reader<'_>, table: &Table<'_>) -> SaslSpec {
+    let has_file = table.get("token_file").is_some();
+    if !has_file && table.get("token_url").is_none() {
+        let detail = "missing: OAUTHBEARER needs token_file or token_url";
+        reader.problem_at(table, "token_url", detail.into());
+    }
+    if has_file {
+        for other in &TOKEN_KEYS[1..] {
+            if table.get(other).is_some() {
+                reader.problem_at(table, other, "must not be set with token_file".into());
+            }
+        }
+        return SaslSpec::Token { token_file: reader.required_text(table, "token_file") };
+    }
+    SaslSpec::TokenEndpoint(TokenEndpointSpec {
+        url: reader.text(table, "token_url").unwrap_or_default(),
+        client_id: reader.required_text(table, "client_id"),
+        client_secret_file: reader.required_text(table, "client_secret_file"),
+        scope: reader.text(table, "scope"),
+        ca: reader.text(table, "ca"),
+    })
+}

@@ -1,0 +1,116 @@
+//! What is sent to the target of a consumer, and what its answers mean.
+
+use broker::journal::StreamRecord;
+use routing::dispatch::{self, Answer, BatchId, DeadLetter, RecordAnswer, RecordId};
+use routing::{Event, Outcome};
+
+use super::Consumer;
+use super::facts::Finished;
+use crate::definition::StreamDefinition;
+use crate::effect::{Effect, Outgoing};
+use crate::event_id::event_id;
+use crate::message::Message;
+use crate::settings::HubSettings;
+
+/// Characters of the last error that are kept.
+const ERROR_CHARS_MAX: usize = 256;
+
+impl Consumer {
+    /// Sends what may be sent.
+    pub(crate) fn send(&mut self, stream: &StreamDefinition, now_ms: u64, out: &mut Vec<Effect>) {
+        if !self.is_active() {
+            return;
+        }
+        let mut effects = Vec::new();
+        self.dispatch.work(now_ms, &mut effects);
+        for effect in effects {
+            let dispatch::Effect::Send { batch, records, is_alone } = effect else { continue };
+            self.counters.batches += 1;
+            self.counters.sent += records.len() as u64;
+            let records = records.into_iter().filter_map(|id| self.outgoing(id, stream)).collect();
+            let consumer = self.definition.number;
+            out.push(Effect::Send { consumer, batch, is_alone, records });
+        }
+    }
+
+    /// As the newest revision of the rule makes it. A record is held while it is in flight, and was
+    /// read once, so there is one.
+    fn outgoing(&self, id: RecordId, stream: &StreamDefinition) -> Option<Outgoing> {
+        let held = self.shards[usize::from(id.shard)].held.get(&id.ordinal)?;
+        let stored = StreamRecord::decode(&held.bytes).ok()?;
+        let event_id = event_id(stored.life, stream.number, id);
+        let message = Message::unpack(stored).ok()?;
+        let record = message.as_record(&event_id, &self.definition.namespace);
+        let event = Event::new(&record);
+        let output = self.rule().part(&event);
+        let key = self.rule().target().and_then(|target| target.destination.key(&record));
+        let time_ms = record.time_ms;
+        Some(Outgoing { id, key, output, time_ms, event_id })
+    }
+
+    /// The target has answered a batch. Records that will not be delivered and have no stream to go
+    /// to are returned.
+    pub(crate) fn on_answer(
+        &mut self,
+        batch: BatchId,
+        answer: Answer,
+        now_ms: u64,
+        settings: &HubSettings,
+    ) -> Vec<Finished> {
+        self.note_error(&answer);
+        let mut effects = Vec::new();
+        self.dispatch.on_answer(batch, answer, now_ms, &mut effects);
+        let mut finished = Vec::new();
+        for effect in effects {
+            match effect {
+                dispatch::Effect::Delivered(id) => {
+                    self.finish(id, Outcome::Delivered, now_ms, settings);
+                }
+                dispatch::Effect::DeadLetter(dead) if self.dead_letter().is_some() => {
+                    self.shards[usize::from(dead.id.shard)].dead.push_back(dead);
+                }
+                dispatch::Effect::DeadLetter(dead) => {
+                    self.finish(dead.id, Outcome::GivenUp, now_ms, settings);
+                    finished.push(Finished { dead, stream: None });
+                }
+                dispatch::Effect::Send { .. } => {}
+            }
+        }
+        finished
+    }
+
+    /// The stream of dead letters was taken away from the rule.
+    pub(super) fn discard_dead(&mut self, shard: u16, now_ms: u64, settings: &HubSettings) {
+        let progress = &mut self.shards[usize::from(shard)];
+        progress.dead_refused = None;
+        for DeadLetter { id, .. } in std::mem::take(&mut progress.dead) {
+            self.finish(id, Outcome::GivenUp, now_ms, settings);
+        }
+    }
+
+    fn finish(&mut self, id: RecordId, outcome: Outcome, now_ms: u64, settings: &HubSettings) {
+        let progress = &mut self.shards[usize::from(id.shard)];
+        // A record of this run is held until it has its outcome.
+        let Some(held) = progress.held.remove(&id.ordinal) else { return };
+        self.in_flight_bytes -= held.bytes.len();
+        progress.note(id.ordinal, outcome, now_ms, settings);
+        self.counters.count(outcome, 1);
+    }
+
+    fn note_error(&mut self, answer: &Answer) {
+        let text = match answer {
+            Answer::Refused(text) | Answer::Unknown(text) | Answer::Unavailable(text) => text,
+            Answer::Busy { .. } => "busy",
+            Answer::Records(answers) => {
+                let text = answers.iter().find_map(|answer| match answer {
+                    RecordAnswer::Accepted => None,
+                    RecordAnswer::Refused(text) | RecordAnswer::Unknown(text) => Some(text),
+                });
+                let Some(text) = text else { return };
+                text
+            }
+        };
+        self.counters.failed_batches += 1;
+        self.last_error = Some(text.chars().take(ERROR_CHARS_MAX).collect());
+    }
+}
