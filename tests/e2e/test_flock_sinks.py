@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import PATIENCE_SECS, QUELEA, ROOT
+from broker import PATIENCE_SECS, PLAIN, QUELEA, ROOT
 from forward import Forwarder, Poster, by_topic, counts, run_flock, structured, write_scenario
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -152,3 +152,43 @@ def test_an_address_that_is_taken_is_an_error_ahead_of_the_run(plain, tmp_path):
     code, output, results = run_flock(FLOCK, scenario, plain.port())
     assert code == 2 and results is None
     assert f"sink `hub`: cannot listen on {taken}: Address already in use" in output
+
+
+RULES = """
+[[streams]]
+name = "own"
+filters = ["own/#"]
+
+[[targets]]
+name = "hook"
+type = "http"
+url = "http://{address}/events"
+validation = "{validation}"
+
+[[rules]]
+name = "all"
+filter = "own/#"
+form = "{form}"
+target = "hook"
+order = "topic"
+retry_secs = [1]
+"""
+
+
+@pytest.mark.parametrize(
+    "form, validation",
+    [("raw", "none"), ("binary", "event_grid"), ("structured", "none"), ("batch", "event_grid")],
+)
+def test_the_rules_of_the_broker_lose_and_reorder_nothing(start, tmp_path, address, form, validation):
+    rules = RULES.format(address=address, form=form, validation=validation)
+    config = PLAIN + '[routing]\nfile = "{dir}/rules.toml"\ntarget_networks = ["127.0.0.0/8"]\n'
+    broker = start(config, {"rules.toml": rules})
+    more = "refuse = { status = 503, share = 0.02 }\n"
+    scenario = write_scenario(tmp_path, webhook(address, more), "own", COUNT)
+    code, output, results = run_flock(FLOCK, scenario, broker.port())
+    assert code in (0, 3), output
+    [sink] = results["routing"]["sinks"]
+    assert counts(sink) == {
+        "expected": ALL, "received": ALL, "lost": 0, "duplicated": 0, "reordered": 0,
+    }, output  # fmt: skip
+    assert [sink[name] for name in ("wrong_topic", "unreadable", "damaged")] == [0, 0, 0]

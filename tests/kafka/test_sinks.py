@@ -12,7 +12,7 @@ from server import PASSWORD
 
 # Behind this folder, which has modules of the same names.
 sys.path.append(str(ROOT / "tests/e2e"))
-from broker import Broker, eventually  # noqa: E402
+from broker import PLAIN, Broker, eventually  # noqa: E402
 from forward import (  # noqa: E402
     Forwarder,
     attributes,
@@ -159,3 +159,39 @@ def test_kafka_that_is_killed_in_mid_run_is_read_on(kafka, broker, tmp_path):
     assert sink["latency"]["max_us"] > 1_000_000
     if sink["failures"]:
         assert "sink hub could not be read" in output
+
+
+RULES = """
+[[streams]]
+name = "own"
+filters = ["own/#"]
+
+[[targets]]
+name = "lake"
+type = "kafka"
+servers = ["{servers}"]
+
+[[rules]]
+name = "all"
+filter = "own/#"
+form = "{form}"
+target = "lake"
+topic = "{topic}"
+"""
+
+
+@pytest.mark.parametrize("form", ["raw", "binary", "structured"])
+def test_the_rules_of_the_broker_lose_and_reorder_nothing(kafka, tmp_path, form):
+    topic = kafka.create(f"ruled-{form}")
+    rules = RULES.format(servers=kafka.address(), form=form, topic=topic)
+    config = PLAIN + '[routing]\nfile = "{dir}/rules.toml"\ntarget_networks = ["127.0.0.0/8"]\n'
+    broker = Broker(config, {"rules.toml": rules})
+    scenario = write_scenario(tmp_path, kafka_sink(kafka, topic), "own", COUNT)
+    code, output, results = run_flock(FLOCK, scenario, broker.port())
+    broker.stop()
+    assert code in (0, 3), output
+    [sink] = results["routing"]["sinks"]
+    assert counts(sink) == {
+        "expected": ALL, "received": ALL, "lost": 0, "duplicated": 0, "reordered": 0,
+    }, output  # fmt: skip
+    assert [sink[name] for name in ("wrong_topic", "unreadable", "damaged")] == [0, 0, 0]
