@@ -157,9 +157,7 @@ bytes_max = "8 MiB"
     }
 }
 
-#[test]
-fn targets_have_all_their_keys() {
-    let text = r#"
+const TARGETS: &str = r#"
 [[targets]]
 name = "k"
 type = "kafka"
@@ -207,7 +205,10 @@ requests_max = 8
 timeout_secs = 10
 tls.ca = "ca.pem"
 "#;
-    let found = parse(text).expect("it is valid");
+
+#[test]
+fn targets_have_all_their_keys() {
+    let found = parse(TARGETS).expect("it is valid");
     let kinds: Vec<_> = found.targets.iter().map(|target| &target.kind).collect();
     let [
         TargetKind::Kafka(k),
@@ -237,6 +238,11 @@ tls.ca = "ca.pem"
     assert_eq!((h.requests_max, h.timeout_secs), (8, 10));
     assert_eq!(h.refused_statuses.as_deref(), Some(&[400, 404][..]));
     assert_eq!(found.targets[0].networks, ["10.0.0.0/8"]);
+}
+
+#[test]
+fn wrong_targets_are_refused_with_their_lines() {
+    let text = TARGETS;
     for (from, to, expected) in [
         ("servers = [\"a:9092\", \"b:9092\"]", "", "targets.0.servers: must name at least one"),
         ("\"zstd\"", "\"snappy\"", "7:15: targets.0.compression: must be one of"),
