@@ -366,6 +366,28 @@ order = "topic"
 }
 
 #[test]
+fn secrets_in_clear_text_are_noted() {
+    let notes = |target: &str| {
+        let text = format!("[[targets]]\nname = \"t\"\n{target}");
+        parse(&text).unwrap_or_else(|problems| panic!("{problems:?}")).notes().len()
+    };
+    let http = |scheme: &str, value: &str| {
+        notes(&format!("type = \"http\"\nurl = \"{scheme}://h\"\nheaders = {{ a = {value} }}"))
+    };
+    assert_eq!(http("http", "{ file = \"f\" }"), 1);
+    assert_eq!(http("https", "{ file = \"f\" }"), 0);
+    assert_eq!(http("http", "\"x\""), 0);
+    let kafka = |tls: bool, mechanism: &str| {
+        notes(&format!(
+            "type = \"kafka\"\nservers = [\"k:1\"]\ntls = {tls}\n\
+             sasl = {{ mechanism = \"{mechanism}\", username = \"u\", password_file = \"p\" }}"
+        ))
+    };
+    assert_eq!((kafka(false, "PLAIN"), kafka(true, "PLAIN")), (1, 0));
+    assert_eq!(kafka(false, "SCRAM-SHA-256"), 0);
+}
+
+#[test]
 fn headers_have_values_of_events() {
     let text = file(&rule("r", "enrichments = { site = \"${client.attributes.site}\" }"));
     let headers = "headers = { x-site = { path = \"site\" }, x-hot = { path = \"data.celsius\" } }";
