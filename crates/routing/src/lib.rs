@@ -8,8 +8,8 @@
 //! A [`Cursor`] knows how far a consumer is, and that all outcomes add up. A [`Dispatch`] says what
 //! is sent to a target next, and what its answers mean. Nothing uses these two yet.
 //!
-//! Streams, targets and rules are read from TOML ([`definitions::parse`]), and rules from the JSON of
-//! Azure Event Grid ([`event_grid::read`]).
+//! Streams, targets and rules are read from TOML ([`definitions::parse`]), and rules from the JSON
+//! of Azure Event Grid ([`event_grid::read`]).
 //!
 //! It does not know sockets, clocks, threads or files: time and event IDs are arguments.
 //!
