@@ -95,10 +95,12 @@ impl Hub {
         for shard in 0..self.settings.shards {
             if consumer.shards[usize::from(shard)].is_at_front {
                 let front = stream.shards[usize::from(shard)].tail.front;
-                consumer.settle(shard, front, now_ms, &self.settings);
+                if consumer.shards[usize::from(shard)].read < front {
+                    consumer.settle(shard, front, now_ms, &self.settings);
+                    self.ready.insert(number);
+                }
             }
         }
-        self.ready.insert(number);
         let view = consumer.view(stream, now_ms, &self.settings);
         debug_assert!(view.adds_up || self.settings.has(Flaw::SumOffByOne));
         Some(view)
@@ -181,16 +183,20 @@ impl Hub {
         let Some(stream) = self.streams.get_mut(&definition.stream) else {
             return Err(DefinitionError::NoStream(definition.stream.0));
         };
-        let mut shards = Vec::new();
-        for shard in 0..self.settings.shards {
-            let found = cursors.get(&shard).map(|bytes| Cursor::decode(bytes));
-            shards.push(match (found, definition.start) {
-                (Some(None), _) => return Err(DefinitionError::Cursor(number.0, shard)),
-                (Some(Some(cursor)), _) => Progress::found(cursor),
-                (None, Start::New) => Progress::new(stream.next(shard)),
-                (None, Start::Beginning) => Progress::new(stream.oldest(shard)),
-            });
+        let mut found = BTreeMap::new();
+        for (shard, bytes) in cursors {
+            let cursor = Cursor::decode(bytes);
+            found.insert(*shard, cursor.ok_or(DefinitionError::Cursor(number.0, *shard))?);
         }
+        // A crash may have come between the shards of a seek: the others go on in the same run.
+        let run = found.values().map(Cursor::run).max().unwrap_or(1);
+        let progress = |shard: u16| match (found.remove(&shard), definition.start) {
+            (Some(cursor), _) if cursor.run() == run => Progress::found(cursor),
+            (Some(cursor), _) => Progress::behind(cursor, run),
+            (None, Start::New) => Progress::new(run, stream.next(shard)),
+            (None, Start::Beginning) => Progress::new(run, stream.oldest(shard)),
+        };
+        let shards = (0..self.settings.shards).map(progress).collect();
         let mut consumer = Consumer::new(definition, shards);
         consumer.listen(stream);
         stream.consumers.insert(number);
@@ -334,8 +340,10 @@ impl Hub {
             StreamNews::Synced { stream: number, next } => {
                 let Some(stream) = self.streams.get_mut(&number) else { return };
                 let tail = &mut stream.shards[usize::from(shard)].tail;
-                tail.synced = tail.synced.max(next);
-                self.touched.insert(number);
+                if tail.synced < next {
+                    tail.synced = next;
+                    self.touched.insert(number);
+                }
             }
             StreamNews::NeedsSpace => self.move_all(shard),
             StreamNews::Done { order, result } => self.on_done(shard, order, result, now_ms),

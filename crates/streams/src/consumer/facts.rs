@@ -23,8 +23,12 @@ pub(crate) struct Fact {
 #[derive(Debug)]
 enum Kind {
     Cursor,
-    NewRun,
-    DeadLetter { run: u64, dead: DeadLetter },
+    /// The first cursor of this run.
+    NewRun(u64),
+    DeadLetter {
+        run: u64,
+        dead: DeadLetter,
+    },
     End,
 }
 
@@ -75,9 +79,9 @@ impl Consumer {
         }
         if let Some(goal) = &progress.goal {
             let Goal::Cursor(cursor) = goal else { return None };
-            let cursor = cursor.clone();
+            let (cursor, kind) = (cursor.clone(), Kind::NewRun(cursor.run()));
             return (now_ms >= progress.not_before_ms)
-                .then(|| progress.order(consumer, &cursor, Kind::NewRun));
+                .then(|| progress.order(consumer, &cursor, kind));
         }
         if let Some(stream) = dead_letter
             && progress.dead_refused.is_none_or(|at_ms| at_ms <= now_ms)
@@ -121,7 +125,7 @@ impl Consumer {
             let oldest_ms = in_fact_ms.into_iter().chain(progress.uncommitted_ms).min();
             progress.uncommitted_ms = oldest_ms;
             progress.due_ms = oldest_ms.map(|_| now_ms).or(progress.due_ms);
-        } else if !matches!(fact.kind, Kind::NewRun | Kind::End) {
+        } else if !matches!(fact.kind, Kind::NewRun(_) | Kind::End) {
             progress.committed_floor = fact.floor;
         }
         let retry_ms = now_ms + settings.retry_ms;
@@ -131,7 +135,7 @@ impl Consumer {
             }
             _ if refused => progress.not_before_ms = retry_ms,
             Kind::Cursor => {}
-            Kind::NewRun => return self.on_run(shard),
+            Kind::NewRun(run) => return self.on_run(shard, run),
             Kind::End => {
                 progress.is_ended = true;
                 if self.shards.iter().all(|progress| progress.is_ended) {
@@ -142,9 +146,11 @@ impl Consumer {
         FactEnd::Nothing
     }
 
-    fn on_run(&mut self, shard: u16) -> FactEnd {
+    fn on_run(&mut self, shard: u16, run: u64) -> FactEnd {
         let progress = &mut self.shards[usize::from(shard)];
-        if let Some(Goal::Cursor(cursor)) = progress.goal.take() {
+        // Another seek may have come meanwhile, and that run is to be committed first.
+        let is_meant = |goal: &mut Goal| goal.run() == run;
+        if let Some(Goal::Cursor(cursor)) = progress.goal.take_if(is_meant) {
             progress.start(cursor);
         }
         if self.shards.iter().any(|progress| progress.goal.is_some()) {
