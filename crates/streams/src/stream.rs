@@ -89,10 +89,11 @@ impl Stream {
         found: &BTreeMap<u16, StreamFound>,
         shards: u16,
     ) -> Self {
-        let archived = found.iter().map(|(shard, found)| (*shard, found.archived)).collect();
-        let log = StreamLog::open(definition.identity, definition.limits, files, archived);
         let unknown = StreamFound::default();
-        let shard = |shard: u16| StreamShard::new(found.get(&shard).unwrap_or(&unknown));
+        let found = |shard: u16| found.get(&shard).unwrap_or(&unknown);
+        let archived = (0..shards).map(|shard| (shard, found(shard).archived)).collect();
+        let log = StreamLog::open(definition.identity, definition.limits, files, archived);
+        let shard = |shard: u16| StreamShard::new(found(shard));
         Self {
             log,
             shards: (0..shards).map(shard).collect(),

@@ -142,8 +142,9 @@ struct Writing {
 
 impl StreamLog {
     /// A stream with these files, in any order, of which so much of each shard was
-    /// [`Archived`]. The next block begins a new file: what a torn write has left behind the end of
-    /// the last one stays where it is.
+    /// [`Archived`]. What the files have of a shard behind that does not count: the journal has it.
+    /// The next block begins a new file: what a torn write has left behind the end of the last one
+    /// stays where it is.
     pub fn open(
         stream: [u8; 16],
         limits: StreamLimits,
@@ -151,6 +152,11 @@ impl StreamLog {
         archived: BTreeMap<u16, u64>,
     ) -> Self {
         found.sort_by_key(|file| file.number);
+        for file in &mut found {
+            for (shard, next) in &archived {
+                file.index.forget_from(*shard, *next);
+            }
+        }
         let next_file = found.last().map_or(1, |file| file.number + 1);
         let files = found.into_iter().map(|it| StoredFile { number: it.number, index: it.index });
         Self {
