@@ -11,12 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use broker::streams::{ConsumerNumber, StoredRecord, StreamFound, StreamNumber};
+use routing::dispatch::RecordId;
 use routing::{Cursor, DispatchRules};
 use storage::stream::StreamLimits;
 use storage::testing::Rng;
 use streams::{
-    ConsumerDefinition, Effect, Flaw, Full, Happening, Hub, HubSettings, Order, Position, Seek,
-    Start, StreamDefinition,
+    ConsumerDefinition, Effect, Flaw, Full, Happening, Hub, HubSettings, Order, Outgoing, Position,
+    Seek, Start, StreamDefinition,
 };
 
 use disk::{Disk, identity_of};
@@ -27,6 +28,7 @@ use target::Target;
 pub(crate) const MAIN: StreamNumber = StreamNumber(1);
 pub(crate) const DEAD: StreamNumber = StreamNumber(2);
 const CLIENTS: u64 = 4;
+const ATTEMPTS_MAX: u32 = 3;
 
 /// What goes wrong in a world.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,12 +62,13 @@ pub(crate) struct World {
     changed: BTreeMap<ConsumerNumber, bool>,
     /// Event IDs, and the messages that have them.
     ids: BTreeMap<String, u64>,
-    /// Events that were not delivered: if a crash takes that outcome, they come late.
+    /// Events that were not delivered, or deleted: if a crash takes that outcome, they come late.
     excused: BTreeSet<(ConsumerNumber, String)>,
     next_uid: u64,
     next_consumer: u32,
     has_damage: bool,
     is_calm: bool,
+    is_traced: bool,
 }
 
 type Checked = Result<(), String>;
@@ -76,7 +79,7 @@ fn rules(rng: &mut Rng) -> DispatchRules {
         batch_records_max: 1 + rng.below(5) as usize,
         batch_bytes_max: 4_000,
         in_flight_max: [3, 10, 40][rng.below(3) as usize],
-        attempts_max: 3,
+        attempts_max: ATTEMPTS_MAX,
         retry_after_ms: vec![20, 80],
         probation_ms: (10, 60),
     }
@@ -143,6 +146,7 @@ impl World {
             next_consumer: 1,
             has_damage: false,
             is_calm: false,
+            is_traced: std::env::var_os("QUELEA_SEED").is_some(),
             settings,
             rng,
         };
@@ -174,6 +178,7 @@ impl World {
                 found.insert(shard, own);
             }
             let files = self.disk.recover(number, &reach)?;
+            self.trace(|| format!("start {number:?}: {found:?} {files:?}"));
             let is_main = number == MAIN;
             let definition = StreamDefinition {
                 number,
@@ -225,8 +230,17 @@ impl World {
         Ok(())
     }
 
+    /// With `QUELEA_SEED`, so that a history can be read.
+    fn trace(&self, text: impl Fn() -> String) {
+        if self.is_traced {
+            let text = text();
+            println!("{} {}", self.now_ms, &text[..text.len().min(1400)]);
+        }
+    }
+
     fn crash(&mut self) -> Checked {
         let loses_power = self.rng.chance(50);
+        self.trace(|| format!("crash, loses power: {loses_power}"));
         for shard in &mut self.shards {
             shard.crash(loses_power, &mut self.rng);
         }
@@ -336,6 +350,7 @@ impl World {
         let Some(number) = self.any_target() else { return };
         let target = self.targets.get_mut(&number).expect("it has one");
         if let Some((batch, answer)) = target.answer(&mut self.rng, self.is_calm, self.now_ms) {
+            self.trace(|| format!("{number:?} {batch:?} {answer:?}"));
             self.hub.on_answer(number, batch, answer, self.now_ms);
         }
     }
@@ -365,6 +380,7 @@ impl World {
                     2 => Seek::Time(self.now_ms - self.rng.below(3_000)),
                     _ => Seek::Position(Position(BTreeMap::from([(0, self.rng.below(40))]))),
                 };
+                self.trace(|| format!("seek {number:?} {to:?}"));
                 self.hub.seek(number, &to, self.now_ms);
             }
             4 => {
@@ -396,6 +412,7 @@ impl World {
         let mut out = Vec::new();
         self.hub.work(self.now_ms, &self.disk, &mut out);
         for effect in out {
+            self.trace(|| format!("{effect:?}"));
             match effect {
                 Effect::Order { shard, order } => {
                     self.excuse(&order.change)?;
@@ -406,6 +423,15 @@ impl World {
                     self.disk.queues.entry(stream).or_default().push_back(command);
                 }
                 Effect::Send { consumer, batch, is_alone, records } => {
+                    self.trace(|| {
+                        let body = |it: &Outgoing| {
+                            String::from_utf8_lossy(it.output.body.as_deref().unwrap_or_default())
+                                .into_owned()
+                        };
+                        let all: Vec<_> =
+                            records.iter().map(|it| (it.id.ordinal, body(it))).collect();
+                        format!("sent {consumer:?} {batch:?} {is_alone} {all:?}")
+                    });
                     self.check_send(consumer, &records)?;
                     let runs = &self.runs;
                     let run = |shard: u16| runs[&(consumer, shard)];
@@ -421,6 +447,11 @@ impl World {
                 Effect::Happened(Happening::Broken { detail, .. }) => return Err(detail.into()),
                 Effect::Happened(Happening::Undelivered { consumer, record, .. }) => {
                     self.excuse_record(consumer, record);
+                }
+                Effect::Happened(Happening::Dropped { consumer, shard, ordinals, .. }) => {
+                    for ordinal in ordinals {
+                        self.excuse_record(consumer, RecordId { shard, ordinal });
+                    }
                 }
                 Effect::Happened(_) => {}
             }

@@ -31,6 +31,8 @@ pub(crate) type Accepted = BTreeMap<(u16, u64), Vec<Sent>>;
 pub(crate) struct Target {
     pub(crate) batches: Vec<Batch>,
     pub(crate) accepted: Accepted,
+    /// Events that it did not accept by themselves, and how often: they may be dead letters.
+    pub(crate) failed: BTreeMap<String, u32>,
 }
 
 impl Target {
@@ -80,6 +82,14 @@ impl Target {
             }
             _ => self.decide(&batch, fate % 2 == 0, is_calm),
         };
+        let is_bad = match &answer {
+            Answer::Records(answers) => !answers.contains(&RecordAnswer::Accepted),
+            Answer::Refused(_) | Answer::Unknown(_) => true,
+            Answer::Busy { .. } | Answer::Unavailable(_) => false,
+        };
+        if let ([sent], true) = (&batch.records[..], is_bad) {
+            *self.failed.entry(sent.event_id.clone()).or_default() += 1;
+        }
         Some((batch.id, answer))
     }
 
