@@ -229,9 +229,9 @@ impl Stream {
 /// Retention, and what journals forget.
 impl Stream {
     /// Drops what the limits say. `passed`: what all consumers have passed of a shard, as the
-    /// journals know it. True: files were dropped.
-    pub(crate) fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> u64) -> bool {
-        let has_consumers = !self.consumers.is_empty();
+    /// journals know it. None: there are no consumers. True: files were dropped.
+    pub(crate) fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> Option<u64>) -> bool {
+        let has_consumers = passed(0).is_some();
         let limits = self.definition.limits;
         self.log.set_limits(StreamLimits {
             // Without a consumer none has passed anything, and none waits for anything.
@@ -240,7 +240,7 @@ impl Stream {
                 && (limits.keep_unconsumed || self.definition.full == Full::Reject),
             ..limits
         });
-        let dropped = self.log.retain(now_ms, passed);
+        let dropped = self.log.retain(now_ms, |shard| passed(shard).unwrap_or(u64::MAX));
         let Some(first_file) = dropped.iter().map(|it| it.file + 1).max() else { return false };
         for shard in &mut self.shards {
             shard.dropped.push_back((first_file, now_ms));
@@ -249,7 +249,7 @@ impl Stream {
     }
 
     /// Whether it rejects: it is at a limit, and a consumer has not passed all of it.
-    pub(crate) fn check_full(&mut self, passed: impl Fn(u16) -> u64) -> bool {
+    pub(crate) fn check_full(&mut self, passed: impl Fn(u16) -> Option<u64>) -> bool {
         let limits = &self.definition.limits;
         let unmoved = self.shards.iter().map(|it| it.tail.unmoved_bytes() as u64);
         let bytes = self.log.bytes() + unmoved.sum::<u64>();
@@ -257,11 +257,9 @@ impl Stream {
         let records = self.log.records() + unmoved.sum::<u64>();
         let is_over = limits.bytes_max.is_some_and(|most| bytes >= most)
             || limits.records_max.is_some_and(|most| records >= most);
-        let is_awaited = (0..self.shards.len() as u16).any(|it| passed(it) < self.next(it));
-        self.is_full = self.definition.full == Full::Reject
-            && is_over
-            && is_awaited
-            && !self.consumers.is_empty();
+        let is_open = |shard: u16| passed(shard).is_some_and(|passed| passed < self.next(shard));
+        let is_awaited = (0..self.shards.len() as u16).any(is_open);
+        self.is_full = self.definition.full == Full::Reject && is_over && is_awaited;
         self.is_full
     }
 

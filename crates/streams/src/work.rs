@@ -189,7 +189,7 @@ impl Hub {
         let own: Vec<&Consumer> = own.filter(|it| it.ending_ms.is_none()).collect();
         let passed = |shard: u16| {
             let passed = own.iter().map(|it| it.shards[usize::from(shard)].passed());
-            passed.min().unwrap_or(u64::MAX)
+            passed.min()
         };
         let has_dropped = stream.retain(now_ms, passed);
         if self.settings.has(Flaw::DeletedEarly) {

@@ -54,8 +54,9 @@ fn is_found(flaw: Flaw) {
         let lived = catch_unwind(AssertUnwindSafe(|| live(seed, weather)));
         !matches!(lived, Ok(Ok(())))
     };
-    let found = (0..500).find(|seed| is_caught(*seed));
+    let found = (0..2_000).find(|seed| is_caught(*seed));
     std::panic::set_hook(hook);
+    println!("{flaw:?}: history {found:?}");
     assert!(found.is_some(), "{flaw:?} is not found");
 }
 

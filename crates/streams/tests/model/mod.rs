@@ -461,14 +461,14 @@ impl World {
 
     fn step(&mut self) -> Checked {
         match self.rng.below(100) {
-            0..25 => self.publish(),
-            25..40 => self.take_order(),
+            0..24 => self.publish(),
+            24..40 => self.take_order(),
             40..52 => self.with_shard(Journal::commit),
             52..64 => self.with_shard(Journal::sync),
             64..74 => self.disk_step(),
             74..88 => self.answer(),
-            88..95 => self.pass_time(),
-            95..97 => self.control(),
+            88..94 => self.pass_time(),
+            94..97 => self.control(),
             97 => self.crash()?,
             98 if self.weather.damages => self.damage(),
             _ => {

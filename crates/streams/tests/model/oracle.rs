@@ -92,8 +92,20 @@ impl World {
         for number in numbers {
             let view = self.hub.view(number, self.now_ms).ok_or("it is there")?;
             ensure(view.adds_up && view.sum.adds_up(), || format!("no sum: {view:#?}"))?;
+            for shard in &view.shards {
+                let taken = self.taken(number, shard).len() as u64;
+                ensure(shard.sum.total(Outcome::Delivered) <= taken, || {
+                    format!("delivered, and the target has only {taken}: {shard:?}")
+                })?;
+            }
         }
         Ok(())
+    }
+
+    /// What the target has accepted in the run of a shard.
+    fn taken(&self, number: ConsumerNumber, shard: &ShardView) -> BTreeSet<&str> {
+        let accepted = self.targets[&number].accepted.get(&(shard.shard, shard.run));
+        accepted.into_iter().flatten().map(|it| &*it.event_id).collect()
     }
 
     pub(super) fn check_end(&mut self) -> Checked {
@@ -128,9 +140,7 @@ impl World {
         ensure(self.has_damage || total(Outcome::DroppedDamaged) == 0, || {
             "damaged without damage".into()
         })?;
-        let accepted = self.targets[&number].accepted.get(&(shard.shard, shard.run));
-        let accepted = accepted.into_iter().flatten().map(|it| &*it.event_id);
-        let accepted: BTreeSet<&str> = accepted.collect();
+        let accepted = self.taken(number, shard);
         let has = |it: &&Known| accepted.contains(&*it.event_id);
         let taken = run.iter().filter(has).count() as u64;
         ensure(total(Outcome::Delivered) <= taken, || {
