@@ -324,6 +324,9 @@ impl Hub {
 /// What is reported.
 impl Hub {
     pub fn on_news(&mut self, shard: u16, news: StreamNews, now_ms: u64) {
+        if shard >= self.settings.shards {
+            return;
+        }
         match news {
             StreamNews::Stored { stream: number, first, records } => {
                 let Some(stream) = self.streams.get_mut(&number) else { return };

@@ -104,7 +104,7 @@ impl Hub {
             consumer.drop_blocks();
         }
         self.read_bytes = self.read_bytes - before + consumer.read_bytes();
-        consumer.send(&stream.definition, now_ms, &mut self.out);
+        consumer.send(&stream.definition, now_ms, &self.settings, &mut self.out);
         self.order_facts(number, now_ms);
         self.report_state(number, now_ms);
         if has_more {

@@ -227,8 +227,8 @@ impl FileIndex {
         true
     }
 
-    /// Forgets blocks of a shard from this record on: its journal has the records, and they will be
-    /// in another file. They are here only as a block of another shard behind them was durable.
+    /// Forgets blocks of a shard from this record on: they are, or will be, in a later file. They
+    /// are here only as a block of another shard behind them was durable.
     pub(crate) fn forget_from(&mut self, shard: u16, ordinal: u64) {
         let Some(extent) = self.extents.get_mut(&shard) else { return };
         if extent.next <= ordinal {

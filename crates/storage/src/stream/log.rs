@@ -152,11 +152,7 @@ impl StreamLog {
         archived: BTreeMap<u16, u64>,
     ) -> Self {
         found.sort_by_key(|file| file.number);
-        for file in &mut found {
-            for (shard, next) in &archived {
-                file.index.forget_from(*shard, *next);
-            }
-        }
+        forget_stale(&mut found, &archived);
         let next_file = found.last().map_or(1, |file| file.number + 1);
         let files = found.into_iter().map(|it| StoredFile { number: it.number, index: it.index });
         Self {
@@ -300,6 +296,18 @@ impl StreamLog {
         let (shard, next) = (header.shard, header.next());
         self.archived.insert(shard, next);
         Some(Archived { shard, next, file: number, end: index.end() })
+    }
+}
+
+/// Forgets what counts elsewhere: records that a journal has not released, and those that were
+/// moved again into a later file, as an earlier start had found them so.
+fn forget_stale(files: &mut [FoundFile], archived: &BTreeMap<u16, u64>) {
+    let mut ends = archived.clone();
+    for file in files.iter_mut().rev() {
+        for (shard, end) in &mut ends {
+            file.index.forget_from(*shard, *end);
+            *end = file.index.extent(*shard).map_or(*end, |extent| extent.first.min(*end));
+        }
     }
 }
 

@@ -32,6 +32,14 @@ enum Kind {
     End,
 }
 
+/// The stream of dead letters of a consumer.
+pub(crate) struct DeadLetters<F> {
+    /// It rejects records at present.
+    pub(crate) is_full: bool,
+    /// The record for it.
+    pub(crate) record: F,
+}
+
 /// What follows from the answer to a fact.
 #[derive(Debug)]
 pub(crate) enum FactEnd {
@@ -52,13 +60,13 @@ pub(crate) struct Finished {
 }
 
 impl Consumer {
-    /// The next fact for a shard. `dead_record`: the record for the stream of dead letters.
+    /// The next fact for a shard.
     pub(crate) fn next_fact(
         &mut self,
         shard: u16,
         now_ms: u64,
         settings: &HubSettings,
-        dead_record: impl Fn(&DeadLetter, &[u8]) -> Vec<u8>,
+        dead_letters: &DeadLetters<impl Fn(&DeadLetter, &[u8]) -> Vec<u8>>,
     ) -> Option<StreamChange> {
         let consumer = self.definition.number;
         let is_over = self.is_over(now_ms);
@@ -83,9 +91,12 @@ impl Consumer {
             return (now_ms >= progress.not_before_ms)
                 .then(|| progress.order(consumer, &cursor, kind));
         }
+        if dead_letters.is_full && !progress.dead.is_empty() {
+            progress.dead_refused = Some(now_ms + settings.retry_ms);
+        }
         if let Some(stream) = dead_letter
             && progress.dead_refused.is_none_or(|at_ms| at_ms <= now_ms)
-            && let Some(change) = progress.next_dead_letter(consumer, stream, &dead_record)
+            && let Some(change) = progress.next_dead_letter(consumer, stream, &dead_letters.record)
         {
             if settings.has(Flaw::DeadLetterLost)
                 && let StreamChange::DeadLetter { consumer, cursor, .. } = change
@@ -183,9 +194,8 @@ impl Consumer {
         if run == progress.run() {
             progress.dead.pop_front();
         }
-        if let Some(held) = progress.held.remove(&ordinal) {
-            self.in_flight_bytes -= held.bytes.len();
-        }
+        self.release(dead.id);
+        let progress = &mut self.shards[usize::from(shard)];
         let outcome = if is_too_large { Outcome::GivenUp } else { Outcome::DeadLettered };
         // A dead letter is in the cursor of the journal already, so it is no change.
         let noted = progress.cursor.note(run, ordinal, outcome);

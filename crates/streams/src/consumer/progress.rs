@@ -51,6 +51,16 @@ pub(crate) struct Progress {
 pub(crate) struct Held {
     pub(crate) at_ms: u64,
     pub(crate) bytes: Arc<Vec<u8>>,
+    /// `u64::MAX`: never.
+    pub(crate) expires_at_ms: u64,
+    /// The revision of the rule that it matches.
+    pub(crate) revision: u64,
+}
+
+impl Held {
+    pub(crate) const fn new(at_ms: u64, bytes: Arc<Vec<u8>>) -> Self {
+        Self { at_ms, bytes, expires_at_ms: u64::MAX, revision: 0 }
+    }
 }
 
 /// Where a run begins.

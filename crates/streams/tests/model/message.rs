@@ -23,16 +23,18 @@ pub(crate) struct Message {
     /// Below 10.
     pub(crate) n: u64,
     pub(crate) fate: Fate,
+    /// When it expires, in broker time. 0: never.
+    pub(crate) expires_ms: u64,
 }
 
 pub(crate) const TOPICS: [&str; 4] = ["a/x", "a/y", "b/x", "b/y"];
 
 impl Message {
     pub(crate) fn encode(&self, life: u64, at_ms: u64) -> Vec<u8> {
-        let Self { uid, client, topic, n, fate } = self;
+        let Self { uid, client, topic, n, fate, expires_ms } = self;
         let payload = format!(
-            r#"{{"uid":{uid},"client":{client},"topic":{topic},"n":{n},"fate":{}}}"#,
-            *fate as u8
+            r#"{{"uid":{uid},"client":{client},"topic":{topic},"n":{n},"fate":{},"ends":{}}}"#,
+            *fate as u8, expires_ms
         );
         let mut bytes = Vec::new();
         let record = StreamRecord {
@@ -40,7 +42,7 @@ impl Message {
             life,
             qos: QoS::AtLeastOnce,
             retain: false,
-            expires_at_ms: u64::MAX,
+            expires_at_ms: if *expires_ms == 0 { u64::MAX } else { *expires_ms },
             client_id: &format!("c{client}"),
             username: None,
             attributes: &[],
@@ -67,7 +69,9 @@ impl Message {
             _ => Fate::Failing,
         };
         let topic = number("topic") as usize;
-        Self { uid: number("uid"), client: number("client"), topic, n: number("n"), fate }
+        let (uid, client, n, expires_ms) =
+            (number("uid"), number("client"), number("n"), number("ends"));
+        Self { uid, client, topic, n, fate, expires_ms }
     }
 }
 

@@ -268,7 +268,7 @@ impl World {
             order: if rng.chance(80) { Order::Lanes } else { Order::None },
             start: if rng.chance(70) { Start::Beginning } else { Start::New },
             dead_letter: (!of_dead && rng.chance(60)).then_some(DEAD),
-            skip_expired: false,
+            skip_expired: rng.chance(40),
             in_flight_bytes_max: [400, 1 << 20][rng.below(2) as usize],
         };
         let added = self.hub.add_consumer(definition.clone(), &BTreeMap::new());
@@ -298,7 +298,9 @@ impl World {
             1 => Fate::Failing,
             _ => Fate::Good,
         };
-        let message = Message { uid: self.next_uid, client, topic, n: rng.below(10), fate };
+        let expires_ms = if rng.chance(15) { self.now_ms + rng.below(2_000) } else { 0 };
+        let (uid, n) = (self.next_uid, rng.below(10));
+        let message = Message { uid, client, topic, n, fate, expires_ms };
         self.next_uid += 1;
         let bytes = message.encode(self.settings.life, self.now_ms);
         let record = StoredRecord { at_ms: self.now_ms, bytes: Arc::new(bytes) };

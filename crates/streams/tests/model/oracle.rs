@@ -65,7 +65,11 @@ impl World {
             let committed = journal.records(stream, journal.committed).len() as u64;
             ensure(ordinal < committed, || format!("{:?} is not committed", outgoing.id))?;
             let body = outgoing.output.body.as_ref().expect("it has one");
-            let uid = Message::parse(body).uid;
+            let Message { uid, expires_ms, .. } = Message::parse(body);
+            let is_expired = expires_ms > 0 && expires_ms <= self.now_ms;
+            ensure(!(is_expired && self.wants[&consumer].1.skip_expired), || {
+                format!("{:?} has expired, and is sent", outgoing.id)
+            })?;
             let known = *self.ids.entry(outgoing.event_id.clone()).or_insert(uid);
             ensure(known == uid, || format!("{} names two messages", outgoing.event_id))?;
         }
@@ -162,7 +166,13 @@ impl World {
         ensure(total(Outcome::SkippedByCondition) <= skipped, || format!("skipped: {skipped}"))?;
         let wanted = run.iter().filter(|it| want.matches(&it.message));
         let missing = wanted.filter(|it| !has(it)).count() as u64;
-        let lost = total(Outcome::DeadLettered) + total(Outcome::GivenUp) + dropped;
+        let expired = total(Outcome::SkippedExpired);
+        let may_expire = run.iter().filter(|it| want.matches(&it.message));
+        let may_expire = may_expire.filter(|it| it.message.expires_ms > 0).count() as u64;
+        ensure(expired <= if definition.skip_expired { may_expire } else { 0 }, || {
+            format!("expired: {may_expire}")
+        })?;
+        let lost = total(Outcome::DeadLettered) + total(Outcome::GivenUp) + dropped + expired;
         ensure(missing <= lost, || format!("{missing} are not delivered, and {lost} are counted"))?;
         if dropped == 0 {
             let wanted = run.len() as u64 - unmatched - skipped;
