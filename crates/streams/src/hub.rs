@@ -194,7 +194,7 @@ impl Hub {
             (Some(cursor), _) if cursor.run() == run => Progress::found(cursor),
             (Some(cursor), _) => Progress::behind(cursor, run),
             (None, Start::New) => Progress::new(run, stream.next(shard)),
-            (None, Start::Beginning) => Progress::new(run, stream.oldest(shard)),
+            (None, Start::Beginning) => Progress::new(run, stream.beginning(shard)),
         };
         let shards = (0..self.settings.shards).map(progress).collect();
         let mut consumer = Consumer::new(definition, shards);
@@ -290,7 +290,7 @@ impl Hub {
         consumer.leave_front(stream, now_ms, &self.settings);
         let run = consumer.run() + 1;
         let goal = |shard: u16| {
-            let (oldest, next) = (stream.oldest(shard), stream.next(shard));
+            let (oldest, next) = (stream.beginning(shard), stream.next(shard));
             let start = match to {
                 Seek::Time(at_ms) => return Goal::Time { run, at_ms: *at_ms },
                 Seek::Beginning => oldest,

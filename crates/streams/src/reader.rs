@@ -157,7 +157,7 @@ impl Source<'_> {
         at_ms: u64,
     ) -> io::Result<Option<u64>> {
         let tail = &self.stream.shards[usize::from(shard)].tail;
-        let oldest = self.stream.oldest(shard);
+        let oldest = self.stream.beginning(shard);
         let Location::File { file, offset, end } = self.stream.log.locate_time(shard, at_ms) else {
             return Ok(Some(tail.at_time(at_ms).max(oldest)));
         };

@@ -113,6 +113,13 @@ impl Stream {
         self.log.oldest(shard).map_or(first, |oldest| oldest.min(first))
     }
 
+    /// The first record of a shard that a consumer may begin at. What is only in memory any more,
+    /// as its file was deleted, may be gone ahead of its turn.
+    pub(crate) fn beginning(&self, shard: u16) -> u64 {
+        let archived = self.shards[usize::from(shard)].tail.archived;
+        self.log.oldest(shard).unwrap_or(archived)
+    }
+
     /// The ordinal of the next record of a shard.
     pub(crate) fn next(&self, shard: u16) -> u64 {
         let shard = &self.shards[usize::from(shard)];
