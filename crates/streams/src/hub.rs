@@ -362,14 +362,14 @@ impl Hub {
         now_ms: u64,
     ) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
-        let had_fault = stream.log.fault().is_some();
         let retry_ms = now_ms + self.settings.retry_ms;
         let is_stored = stream.on_file(id, result, retry_ms);
         self.touched.insert(number);
         let fault = stream.log.fault().map(|fault| fault.detail.clone());
+        let was_failing = stream.is_failing;
         stream.is_failing |= fault.is_some();
         match fault {
-            Some(fault) if !had_fault => {
+            Some(fault) if !was_failing => {
                 self.happened(Happening::WriteFault { stream: number, fault });
             }
             None if is_stored && std::mem::take(&mut stream.is_failing) => {

@@ -23,6 +23,8 @@ pub(crate) struct Journal {
     pub(crate) orders: VecDeque<StreamOrder>,
     /// Orders in the journal whose answer is due once they are synced.
     answers: VecDeque<(usize, u64)>,
+    /// The facts that store records.
+    places: BTreeMap<StreamNumber, Vec<usize>>,
 }
 
 /// What a journal has at a start.
@@ -47,9 +49,29 @@ impl Fact {
 }
 
 impl Journal {
-    pub(crate) fn records(&self, stream: StreamNumber, end: usize) -> Vec<StoredRecord> {
-        let own = self.facts[..end].iter().filter_map(Fact::record);
-        own.filter(|(of, _)| *of == stream).map(|(_, record)| record).collect()
+    pub(crate) fn push(&mut self, fact: Fact) {
+        if let Some((stream, _)) = fact.record() {
+            self.places.entry(stream).or_default().push(self.facts.len());
+        }
+        self.facts.push(fact);
+    }
+
+    /// How many records of a stream are ahead of this fact.
+    pub(crate) fn count(&self, stream: StreamNumber, end: usize) -> u64 {
+        let places = self.places.get(&stream);
+        places.map_or(0, |places| places.partition_point(|place| *place < end) as u64)
+    }
+
+    /// From an ordinal to ahead of a fact.
+    pub(crate) fn records(
+        &self,
+        stream: StreamNumber,
+        first: u64,
+        end: usize,
+    ) -> Vec<StoredRecord> {
+        let Some(places) = self.places.get(&stream) else { return Vec::new() };
+        let places = &places[first as usize..self.count(stream, end) as usize];
+        places.iter().filter_map(|place| self.facts[*place].record()).map(|it| it.1).collect()
     }
 
     /// Takes the oldest order, or refuses it.
@@ -58,7 +80,7 @@ impl Journal {
         if refuses {
             return Some(StreamNews::Done { order: id, result: Err(OrderRefusal::TryAgain) });
         }
-        self.facts.push(Fact::Change(change, now_ms));
+        self.push(Fact::Change(change, now_ms));
         self.answers.push_back((self.facts.len(), id));
         None
     }
@@ -67,10 +89,10 @@ impl Journal {
         let mut news = Vec::new();
         let streams = [StreamNumber(1), StreamNumber(2)];
         for stream in streams {
-            let before = self.records(stream, self.committed).len();
-            let records = self.records(stream, self.facts.len()).split_off(before);
+            let first = self.count(stream, self.committed);
+            let records = self.records(stream, first, self.facts.len());
             if !records.is_empty() {
-                news.push(StreamNews::Stored { stream, first: before as u64, records });
+                news.push(StreamNews::Stored { stream, first, records });
             }
         }
         self.committed = self.facts.len();
@@ -81,7 +103,7 @@ impl Journal {
         self.synced = self.committed;
         let mut news = Vec::new();
         for stream in [StreamNumber(1), StreamNumber(2)] {
-            let next = self.records(stream, self.synced).len() as u64;
+            let next = self.count(stream, self.synced);
             news.push(StreamNews::Synced { stream, next });
         }
         while let Some((_, order)) = self.answers.pop_front_if(|(end, _)| *end <= self.synced) {
@@ -99,6 +121,7 @@ impl Journal {
         };
         let kept = least + rng.below((most - least) as u64 + 1) as usize;
         self.facts.truncate(kept);
+        self.places.values_mut().for_each(|places| places.retain(|place| *place < kept));
         (self.committed, self.synced) = (kept, kept);
         self.orders.clear();
         self.answers.clear();

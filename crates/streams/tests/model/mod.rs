@@ -215,11 +215,11 @@ impl World {
             unknown.for_each(|it| self.hub.forget_consumer(shard, *it));
             let own = &mut self.shards[usize::from(shard)];
             for (stream, found) in &journal.streams {
-                let records = own.records(*stream, own.committed);
+                let records = own.records(*stream, found.archived, own.committed);
                 let news = broker::streams::StreamNews::Stored {
                     stream: *stream,
                     first: found.archived,
-                    records: records[found.archived as usize..].to_vec(),
+                    records,
                 };
                 self.hub.on_news(shard, news, self.now_ms);
             }
@@ -305,7 +305,7 @@ impl World {
         let bytes = message.encode(self.settings.life, self.now_ms);
         let record = StoredRecord { at_ms: self.now_ms, bytes: Arc::new(bytes) };
         let shard = (client % u64::from(self.shard_count())) as usize;
-        self.shards[shard].facts.push(Fact::Record { stream: MAIN, record });
+        self.shards[shard].push(Fact::Record { stream: MAIN, record });
     }
 
     fn with_shard(&mut self, act: impl Fn(&mut Journal) -> Vec<broker::streams::StreamNews>) {
@@ -546,7 +546,7 @@ impl World {
         }
         self.calm_down()?;
         // What is committed is what is seen: cursors are ordered within these.
-        for _ in 0..30 {
+        for _ in 0..12 {
             self.now_ms += 1_000;
             self.calm_down()?;
         }

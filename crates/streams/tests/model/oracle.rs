@@ -29,7 +29,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
 impl World {
     fn known(&self, stream: StreamNumber, shard: u16) -> Vec<Known> {
         let journal = &self.shards[usize::from(shard)];
-        let records = journal.records(stream, journal.committed);
+        let records = journal.records(stream, 0, journal.committed);
         let known = records.iter().zip(0..).map(|(record, ordinal)| {
             let stored = StreamRecord::decode(&record.bytes).expect("it was encoded");
             Known {
@@ -47,7 +47,7 @@ impl World {
         let identity = FileIdentity { stream: identity_of(stream), number: *file };
         let header = BlockHeader::read(&bytes[begin..], &identity).expect("it is a block");
         let journal = &self.shards[usize::from(header.shard)];
-        let synced = journal.records(stream, journal.synced).len() as u64;
+        let synced = journal.count(stream, journal.synced);
         ensure(header.next() <= synced, || {
             format!("a record is in a file and not synced: {header:?}")
         })
@@ -62,7 +62,7 @@ impl World {
         for outgoing in records {
             let RecordId { shard, ordinal } = outgoing.id;
             let journal = &self.shards[usize::from(shard)];
-            let committed = journal.records(stream, journal.committed).len() as u64;
+            let committed = journal.count(stream, journal.committed);
             ensure(ordinal < committed, || format!("{:?} is not committed", outgoing.id))?;
             let body = outgoing.output.body.as_ref().expect("it has one");
             let Message { uid, expires_ms, .. } = Message::parse(body);
