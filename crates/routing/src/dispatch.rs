@@ -397,8 +397,10 @@ impl Lane {
             if self.groups.is_empty() {
                 self.groups.push_back(Group::of(self.fitting(rules)));
             }
-            self.withdraw(is_wanted, out);
-            let Some(group) = self.groups.front_mut() else { continue };
+            if self.withdraw(is_wanted, out) {
+                continue;
+            }
+            let group = self.groups.front_mut()?;
             group.first_ms.get_or_insert(now_ms);
             let records = self.records.iter_mut().take(group.len);
             let records = records.map(|item| (item.first_ms.get_or_insert(now_ms), item.id).1);
@@ -408,22 +410,24 @@ impl Lane {
     }
 
     /// Takes records out of the first group that are not to be sent any more, and the group with
-    /// the last of them.
-    fn withdraw(&mut self, is_wanted: &impl Fn(RecordId) -> bool, out: &mut Vec<Effect>) {
-        let Some(group) = self.groups.front_mut() else { return };
+    /// the last of them. True: the group is gone.
+    fn withdraw(&mut self, is_wanted: &impl Fn(RecordId) -> bool, out: &mut Vec<Effect>) -> bool {
+        let Some(group) = self.groups.front_mut() else { return false };
         let mut first = self.records.iter().take(group.len);
         if first.all(|item| is_wanted(item.id)) {
-            return;
+            return false;
         }
         let batch: Vec<Item> = self.records.drain(..group.len).collect();
         let (kept, gone): (Vec<Item>, Vec<Item>) =
             batch.into_iter().partition(|item| is_wanted(item.id));
         out.extend(gone.iter().map(|item| Effect::Withdrawn(item.id)));
         group.len = kept.len();
-        if kept.is_empty() {
+        let is_gone = kept.is_empty();
+        if is_gone {
             self.groups.pop_front();
         }
         kept.into_iter().rev().for_each(|item| self.records.push_front(item));
+        is_gone
     }
 
     /// How many records fit into a batch, at least one.

@@ -171,6 +171,17 @@ fn a_record_that_is_not_wanted_any_more_is_withdrawn_ahead_of_its_next_attempt()
 }
 
 #[test]
+fn each_part_of_a_halved_batch_is_withdrawn() {
+    let mut bench = Bench::with(2, 1);
+    let (batch, _) = bench.sent.pop_front().expect("it is under way");
+    let mut out = Vec::new();
+    bench.dispatch.on_answer(batch, Answer::Refused("no".to_owned()), 1000, &mut out);
+    bench.dispatch.work_if(1000, |_| false, &mut out);
+    assert_eq!(out, [Effect::Withdrawn(id(0)), Effect::Withdrawn(id(1))]);
+    assert_eq!(bench.dispatch.in_flight(), 0);
+}
+
+#[test]
 fn an_answer_of_an_earlier_run_is_taken_for_no_batch() {
     let mut bench = Bench::with(1, 1);
     let (batch, _) = bench.sent.pop_front().expect("it is under way");
