@@ -443,6 +443,14 @@ fn a_dropped_file_is_deleted_when_no_journal_names_it() {
 }
 
 #[test]
+fn the_number_of_a_dropped_file_is_not_used_again() {
+    let mut model = Model::new(1, StreamLimits::default());
+    model.log.begin_at(7);
+    model.append(0, 3, 100);
+    assert!(matches!(model.waiting[..], [StreamCommand::Write { file: 7, .. }]));
+}
+
+#[test]
 fn a_block_that_its_journal_has_not_released_does_not_count_after_a_start() {
     let mut model = Model::new(1, StreamLimits::default());
     for (shard, count) in [(1, 3), (1, 4), (0, 5)] {

@@ -170,6 +170,12 @@ impl StreamLog {
         }
     }
 
+    /// Files below this one were dropped. The next file is not one of these, or a journal would
+    /// take it for gone.
+    pub fn begin_at(&mut self, first_file: u64) {
+        self.next_file = self.next_file.max(first_file);
+    }
+
     pub const fn set_limits(&mut self, limits: StreamLimits) {
         self.limits = limits;
     }

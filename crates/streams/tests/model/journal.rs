@@ -144,6 +144,7 @@ impl Journal {
                 StreamChange::Dropped { stream, first_file } => {
                     let stream = found.streams.entry(stream).or_default();
                     stream.reach.retain(|file, _| *file >= first_file);
+                    stream.first_file = stream.first_file.max(first_file);
                 }
                 StreamChange::Cursor { consumer, cursor }
                 | StreamChange::DeadLetter { consumer, cursor, .. } => {

@@ -418,6 +418,7 @@ impl World {
             match effect {
                 Effect::Order { shard, order } => {
                     self.excuse(&order.change)?;
+                    self.check_number(shard, &order.change)?;
                     self.shards[usize::from(shard)].orders.push_back(order);
                 }
                 Effect::File { stream, command } => {

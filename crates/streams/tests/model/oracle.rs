@@ -76,6 +76,14 @@ impl World {
         Ok(())
     }
 
+    /// A journal that has dropped files takes a lower number for one of them.
+    pub(super) fn check_number(&self, shard: u16, change: &StreamChange) -> Checked {
+        let StreamChange::Archived { stream, file, .. } = change else { return Ok(()) };
+        let found = self.shards[usize::from(shard)].replay();
+        let first_file = found.streams.get(stream).map_or(0, |found| found.first_file);
+        ensure(*file >= first_file, || format!("file {file} is used again"))
+    }
+
     pub(super) fn excuse(&mut self, change: &StreamChange) -> Checked {
         if let StreamChange::DeadLetter { consumer, record, .. } = change {
             self.excused.insert((*consumer, letter_of(record)?));
