@@ -95,10 +95,12 @@ impl Hub {
         for shard in 0..self.settings.shards {
             if consumer.shards[usize::from(shard)].is_at_front {
                 let front = stream.shards[usize::from(shard)].tail.front;
-                consumer.settle(shard, front, now_ms, &self.settings);
+                if consumer.shards[usize::from(shard)].read < front {
+                    consumer.settle(shard, front, now_ms, &self.settings);
+                    self.ready.insert(number);
+                }
             }
         }
-        self.ready.insert(number);
         let view = consumer.view(stream, now_ms, &self.settings);
         debug_assert!(view.adds_up || self.settings.has(Flaw::SumOffByOne));
         Some(view)
@@ -181,16 +183,20 @@ impl Hub {
         let Some(stream) = self.streams.get_mut(&definition.stream) else {
             return Err(DefinitionError::NoStream(definition.stream.0));
         };
-        let mut shards = Vec::new();
-        for shard in 0..self.settings.shards {
-            let found = cursors.get(&shard).map(|bytes| Cursor::decode(bytes));
-            shards.push(match (found, definition.start) {
-                (Some(None), _) => return Err(DefinitionError::Cursor(number.0, shard)),
-                (Some(Some(cursor)), _) => Progress::found(cursor),
-                (None, Start::New) => Progress::new(stream.next(shard)),
-                (None, Start::Beginning) => Progress::new(stream.oldest(shard)),
-            });
+        let mut found = BTreeMap::new();
+        for (shard, bytes) in cursors {
+            let cursor = Cursor::decode(bytes);
+            found.insert(*shard, cursor.ok_or(DefinitionError::Cursor(number.0, *shard))?);
         }
+        // A crash may have come between the shards of a seek: the others go on in the same run.
+        let run = found.values().map(Cursor::run).max().unwrap_or(1);
+        let progress = |shard: u16| match (found.remove(&shard), definition.start) {
+            (Some(cursor), _) if cursor.run() == run => Progress::found(cursor),
+            (Some(cursor), _) => Progress::behind(cursor, run),
+            (None, Start::New) => Progress::new(run, stream.next(shard)),
+            (None, Start::Beginning) => Progress::new(run, stream.beginning(shard)),
+        };
+        let shards = (0..self.settings.shards).map(progress).collect();
         let mut consumer = Consumer::new(definition, shards);
         consumer.listen(stream);
         stream.consumers.insert(number);
@@ -284,7 +290,7 @@ impl Hub {
         consumer.leave_front(stream, now_ms, &self.settings);
         let run = consumer.run() + 1;
         let goal = |shard: u16| {
-            let (oldest, next) = (stream.oldest(shard), stream.next(shard));
+            let (oldest, next) = (stream.beginning(shard), stream.next(shard));
             let start = match to {
                 Seek::Time(at_ms) => return Goal::Time { run, at_ms: *at_ms },
                 Seek::Beginning => oldest,
@@ -318,6 +324,9 @@ impl Hub {
 /// What is reported.
 impl Hub {
     pub fn on_news(&mut self, shard: u16, news: StreamNews, now_ms: u64) {
+        if shard >= self.settings.shards {
+            return;
+        }
         match news {
             StreamNews::Stored { stream: number, first, records } => {
                 let Some(stream) = self.streams.get_mut(&number) else { return };
@@ -334,8 +343,10 @@ impl Hub {
             StreamNews::Synced { stream: number, next } => {
                 let Some(stream) = self.streams.get_mut(&number) else { return };
                 let tail = &mut stream.shards[usize::from(shard)].tail;
-                tail.synced = tail.synced.max(next);
-                self.touched.insert(number);
+                if tail.synced < next {
+                    tail.synced = next;
+                    self.touched.insert(number);
+                }
             }
             StreamNews::NeedsSpace => self.move_all(shard),
             StreamNews::Done { order, result } => self.on_done(shard, order, result, now_ms),
@@ -351,14 +362,14 @@ impl Hub {
         now_ms: u64,
     ) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
-        let had_fault = stream.log.fault().is_some();
         let retry_ms = now_ms + self.settings.retry_ms;
         let is_stored = stream.on_file(id, result, retry_ms);
         self.touched.insert(number);
         let fault = stream.log.fault().map(|fault| fault.detail.clone());
+        let was_failing = stream.is_failing;
         stream.is_failing |= fault.is_some();
         match fault {
-            Some(fault) if !had_fault => {
+            Some(fault) if !was_failing => {
                 self.happened(Happening::WriteFault { stream: number, fault });
             }
             None if is_stored && std::mem::take(&mut stream.is_failing) => {
