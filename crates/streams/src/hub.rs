@@ -12,7 +12,7 @@ use topic::Matches;
 
 use crate::consumer::{Consumer, Goal, Progress};
 use crate::definition::{
-    ConsumerDefinition, DefinitionError, Seek, Start, StreamDefinition, leads_back,
+    ConsumerDefinition, DefinitionError, Full, Seek, Start, StreamDefinition, leads_back,
 };
 use crate::effect::{Effect, Happening};
 use crate::orders::Orders;
@@ -81,6 +81,17 @@ impl Hub {
     /// Publishers of streams are to be paused: files are not written as fast as records come.
     pub const fn is_memory_full(&self) -> bool {
         self.memory >= self.settings.memory_max
+    }
+
+    /// Less of the disk is free than is to be. Policy: the largest stream that drops deletes its
+    /// oldest file each second, and streams that reject do so.
+    pub fn set_disk_short(&mut self, is_short: bool) {
+        let drops = self.streams.iter().filter(|(_, it)| it.definition.full == Full::DropOldest);
+        let largest = drops.max_by_key(|(_, it)| it.log.bytes()).map(|(number, _)| *number);
+        for (number, stream) in &mut self.streams {
+            let is_meant = stream.definition.full == Full::Reject || Some(*number) == largest;
+            stream.is_disk_short = is_short && is_meant;
+        }
     }
 
     /// Whether the stream rejects records now ([`crate::Full::Reject`]).

@@ -30,6 +30,8 @@ pub(crate) struct Stream {
     /// A write has failed, and none was done since.
     pub(crate) is_failing: bool,
     pub(crate) is_full: bool,
+    /// Files of the disk are to go: of this stream the oldest one that may, once a second.
+    pub(crate) is_disk_short: bool,
     commands: Vec<StreamCommand>,
 }
 
@@ -103,6 +105,7 @@ impl Stream {
             retry_ms: None,
             is_failing: false,
             is_full: false,
+            is_disk_short: false,
             definition,
             commands: Vec::new(),
         }
@@ -241,7 +244,10 @@ impl Stream {
     pub(crate) fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> Option<u64>) -> bool {
         let has_consumers = passed(0).is_some();
         let limits = self.definition.limits;
+        let most = self.log.bytes().saturating_sub(1);
+        let short_max = self.is_disk_short.then_some(most);
         self.log.set_limits(StreamLimits {
+            bytes_max: limits.bytes_max.into_iter().chain(short_max).min(),
             // Without a consumer none has passed anything, and none waits for anything.
             consumed: limits.consumed && has_consumers,
             keep_unconsumed: has_consumers
@@ -263,7 +269,8 @@ impl Stream {
         let bytes = self.log.bytes() + unmoved.sum::<u64>();
         let unmoved = self.shards.iter().map(|it| it.tail.next() - it.tail.moved);
         let records = self.log.records() + unmoved.sum::<u64>();
-        let is_over = limits.bytes_max.is_some_and(|most| bytes >= most)
+        let is_over = self.is_disk_short
+            || limits.bytes_max.is_some_and(|most| bytes >= most)
             || limits.records_max.is_some_and(|most| records >= most);
         let is_open = |shard: u16| passed(shard).is_some_and(|passed| passed < self.next(shard));
         let is_awaited = (0..self.shards.len() as u16).any(is_open);

@@ -432,6 +432,36 @@ fn what_limits_delete_is_counted_for_each_consumer_that_has_not_passed_it() {
 }
 
 #[test]
+fn a_disk_with_little_space_makes_streams_drop_a_file_each_second_or_reject() {
+    for full in [Full::DropOldest, Full::Reject] {
+        let limits = StreamLimits { file_bytes: 300, ..StreamLimits::default() };
+        let mut bench = Bench::new(HubSettings::new(1), limits, full);
+        bench.hub.add_consumer(consumer(1, "a"), &BTreeMap::new()).unwrap();
+        bench.hub.pause(ConsumerNumber(1), bench.now_ms);
+        for _ in 0..4 {
+            bench.publish(&["a"; 4]);
+            bench.pass(31_000);
+        }
+        let files = |bench: &Bench| bench.files.0.keys().filter(|(own, _)| *own == MAIN).count();
+        let before = files(&bench);
+        assert!(before > 2, "{before}");
+        bench.hub.set_disk_short(true);
+        bench.pass(5000);
+        let is_full = bench.hub.is_full(MAIN);
+        match full {
+            Full::DropOldest => {
+                assert!(files(&bench) < before && !is_full);
+                assert!(bench.total(1, Outcome::DroppedByRetention) > 0);
+            }
+            Full::Reject => assert!(files(&bench) == before && is_full),
+        }
+        bench.hub.set_disk_short(false);
+        bench.pass(2000);
+        assert!(!bench.hub.is_full(MAIN));
+    }
+}
+
+#[test]
 fn a_disk_that_is_full_is_tried_again_each_second() {
     let settings = HubSettings { block_age_ms: 10, ..HubSettings::new(1) };
     let mut bench = Bench::new(settings, StreamLimits::default(), Full::DropOldest);

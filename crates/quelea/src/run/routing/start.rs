@@ -38,6 +38,7 @@ pub(crate) struct Ground {
     pub(crate) stamps: Stamps,
     pub(crate) namespaces: Arc<Namespaces>,
     pub(crate) memory_bytes_max: u64,
+    pub(crate) free_disk_bytes_min: u64,
     pub(crate) clock: Clock,
 }
 
@@ -417,6 +418,7 @@ impl Prepared {
             consumers,
             look_ms: 0,
             holds: 0,
+            is_disk_short: false,
             held: Vec::new(),
             ends_at: None,
         };
