@@ -438,7 +438,7 @@ fn a_disk_with_little_space_makes_streams_drop_a_file_each_second_or_reject() {
         let mut bench = Bench::new(HubSettings::new(1), limits, full);
         bench.hub.add_consumer(consumer(1, "a"), &BTreeMap::new()).unwrap();
         bench.hub.pause(ConsumerNumber(1), bench.now_ms);
-        for _ in 0..4 {
+        for _ in 0..9 {
             bench.publish(&["a"; 4]);
             bench.pass(31_000);
         }
