@@ -34,7 +34,7 @@ enum RulesCommand {
     Check(CheckArgs),
     /// Show which rules match a message, the event it becomes, and its target.
     ///
-    /// Nothing is sent. The broker does not run rules yet.
+    /// Nothing is sent.
     ///
     /// Exit code: 0 an enabled rule matches, 1 none does, 2 an invalid file or message.
     #[command(after_help = TEST_EXAMPLES)]
