@@ -10,10 +10,11 @@ use base::Clock;
 use broker::ShardId;
 use broker::streams::{ConsumerNumber, StreamNumber, StreamOrder};
 use data::{StreamDisk, StreamFiles, StreamJob};
-use streams::{Effect, Happening, Hub, ReadFiles};
+use streams::{ConsumerView, Effect, Happening, Hub, ReadFiles};
 
-use super::board::{Board, Reported};
+use super::board::{Board, Progress, Reported};
 use super::inbox::{Inbox, Input};
+use super::report::Reporter;
 use super::sending::Targets;
 use super::start::{Ground, InForce};
 use crate::run::mailbox::{Item, Mailbox};
@@ -59,6 +60,7 @@ pub(crate) struct Owner {
     pub(super) inbox: Inbox,
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(super) board: Arc<Board>,
+    pub(super) reporter: Reporter,
     pub(super) clock: Clock,
     pub(super) ground: Ground,
     pub(super) in_force: InForce,
@@ -173,19 +175,28 @@ impl Owner {
                 self.remove_streams();
             }
             Happening::StreamsSet => self.remove_files(),
+            // At the end all of them are paused.
+            Happening::State { .. } if self.ends_at.is_some() => return,
             _ => {}
         }
-        self.board.report(&happening);
+        self.reporter.report(&happening, &self.board.names());
     }
 
     /// Writes what operators and metrics read.
     pub(super) fn look(&mut self, now_ms: u64) {
         let views = self.consumers.iter().filter_map(|number| self.hub.view(*number, now_ms));
-        let consumers = views.collect();
+        let consumers: Vec<ConsumerView> = views.collect();
+        let before = self.board.reported();
+        let busy = consumers.iter().filter_map(|it| {
+            Some((it.consumer, Progress::of(it, before.busy.get(&it.consumer), now_ms)?))
+        });
+        let busy = busy.collect();
+        let paused = self.consumers.iter().filter(|it| self.in_force.numbers.is_paused(it.0));
+        let paused = paused.copied().collect();
         let streams = self.files.0.keys().filter_map(|number| self.hub.stream_view(*number));
         let streams = streams.collect();
         let memory_bytes = self.hub.memory_bytes() as u64;
-        self.board.put(Reported { at_ms: now_ms, consumers, streams, memory_bytes });
+        self.board.put(Reported { consumers, streams, paused, busy, memory_bytes });
     }
 
     fn begin_to_end(&mut self, now_ms: u64) {
