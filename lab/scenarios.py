@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every built-in scenario once against quelea, at a scale for a small machine. Writes
+"""Runs every built-in scenario without sinks once against quelea, at a scale for a small machine. Writes
 lab/results/scenarios.json.
 
     cargo build --profile quick -p quelea -p flock

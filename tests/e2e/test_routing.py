@@ -1,12 +1,15 @@
 """Streams and rules in the broker: what is acknowledged reaches the target, whatever ends in between."""
 
+import itertools
+import os
 import socket
+import subprocess
 
 import pytest
 
-from broker import PLAIN, Broker, eventually
+from broker import PLAIN, QUELEA, Broker, eventually
 from receiver import Receiver
-from wire import PUBACK, Peer, connect, packet, publish
+from wire import PUBACK, PUBLISH, Peer, connect, packet, publish, subscribe
 
 ROUTING = PLAIN + """
 [server]
@@ -174,3 +177,109 @@ def test_rules_change_with_a_reload(routing, receiver):
         assert receiver.payloads() == ["before"]
     finally:
         second.stop()
+
+
+def test_a_backup_of_a_running_broker_has_its_streams(routing, receiver, tmp_path):
+    port = closed_port()
+    broker = routing(rules(f"http://127.0.0.1:{port}/in", stream='file_bytes = "1MiB"'))
+    # More than waits for files.
+    large = [f"{number:03}" + "x" * 50_000 for number in range(150)]
+    publish_all(broker, large)
+    eventually(lambda: list(broker.data.glob("streams/*/*.stream")), "a file of the stream")
+    copy = tmp_path / "copy"
+    done = subprocess.run([QUELEA, "backup", broker.data, copy], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    publish_all(broker, ["later"])
+    broker.stop()
+    text = rules(receiver.url)
+    restored = Broker(ROUTING, files={"rules.toml": text}, data=copy)
+    try:
+        eventually(lambda: len(receiver.payloads()) >= 150)
+        assert receiver.payloads() == large
+    finally:
+        restored.stop()
+
+
+def test_a_message_is_for_a_session_and_a_stream_through_a_kill(routing, receiver):
+    broker = routing(rules(receiver.url))
+    away = Peer(broker.port())
+    away.send(connect("away", clean=False, properties=b"\x11\xff\xff\xff\xff"))
+    away.recv()
+    away.send(subscribe("cars/+", 1))
+    away.recv()
+    away.close()
+    publish_all(broker, numbered(0, 20))
+    broker.restart("kill")
+    away = Peer(broker.port())
+    away.send(connect("away", clean=False, properties=b"\x11\xff\xff\xff\xff"))
+    away.recv()
+    got = []
+    while len(got) < 20:
+        kind, body = away.recv()
+        if kind & 0xF0 == PUBLISH:
+            got.append(body[2 + len("cars/7") + 3 :].decode())
+    assert got == numbered(0, 20)
+    away.close()
+    eventually(lambda: set(receiver.payloads()) == set(numbered(0, 20)))
+
+
+def test_qos_0_and_a_will_are_stored_too(routing, receiver):
+    broker = routing(rules(receiver.url))
+    peer = Peer(broker.port())
+    peer.send(connect("dying", will=("cars/will", "gone", 1, False)))
+    peer.recv()
+    peer.send(publish("cars/7", "0"))
+    eventually(lambda: receiver.payloads() == ["0"])
+    peer.close()
+    eventually(lambda: receiver.payloads() == ["0", "gone"])
+
+
+def test_a_stream_that_rejects_refuses_at_its_limit_and_accepts_again(routing):
+    port = closed_port()
+    stream = 'full = "reject"\nbytes_max = "1MiB"\nfile_bytes = "1MiB"'
+    broker = routing(rules(f"http://127.0.0.1:{port}/in", stream=stream))
+    peer = Peer(broker.port())
+    peer.send(connect("car-7"))
+    peer.recv()
+
+    def reason_of(number):
+        # Nothing that can be packed.
+        peer.send(publish("cars/7", os.urandom(200_000), qos=1, packet_id=1 + number % 60_000))
+        kind, body = peer.recv()
+        assert kind & 0xF0 == PUBACK
+        return body[2] if len(body) > 2 else 0
+
+    numbers = itertools.count()
+    eventually(lambda: reason_of(next(numbers)) == 0x97, "the stream is full")
+    broker.wait_for_log(lambda event: event["message"].startswith("stream full"))
+    receiver = Receiver(port=port)
+    try:
+        eventually(lambda: reason_of(next(numbers)) == 0, "the stream accepts messages again")
+    finally:
+        receiver.stop()
+        peer.close()
+
+
+def test_life_cycle_events_are_routed(routing, receiver):
+    more = """
+[[streams]]
+name = "events"
+filters = ["$SYS/events/#"]
+
+[[rules]]
+name = "events"
+stream = "events"
+filter = "$SYS/events/session/#"
+form = "raw"
+target = "hook"
+"""
+    config = ROUTING + '[events]\nsys = true\n[access]\nacl_file = "{dir}/acl"\n'
+    text = rules(receiver.url, rule='stream = "cars"', more=more)
+    broker = Broker(config, files={"rules.toml": text, "acl": "topic readwrite cars/#\n"})
+    try:
+        publish_all(broker, ["1"])
+        wanted = {"quelea.session.connected", "quelea.session.disconnected"}
+        types = lambda: {event["type"] for event in receiver.events() if isinstance(event, dict)}
+        eventually(lambda: wanted <= types(), "the events arrive")
+    finally:
+        broker.stop()

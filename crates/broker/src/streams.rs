@@ -40,6 +40,13 @@ pub struct StreamSettings {
     pub is_full: Arc<Flag>,
 }
 
+impl StreamSettings {
+    /// Does a filter match, whatever else the stream asks of a message?
+    pub(crate) fn may_take(&self, scope: Scope, topic: &str) -> bool {
+        self.scope == scope && self.filters.iter().any(|filter| topic::matches(filter, topic))
+    }
+}
+
 /// The streams of all shards.
 #[derive(Clone, Debug, Default)]
 pub struct StreamSet {

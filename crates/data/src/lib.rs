@@ -43,7 +43,7 @@ pub use stamped::{
     CLUSTERED_FILES, Fault, MAYBE_FILES, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small,
     stamp_journal,
 };
-pub use streams::{StreamDisk, StreamDone, StreamFiles, StreamFilesError, StreamJob};
+pub use streams::{StreamDisk, StreamDone, StreamFile, StreamFiles, StreamFilesError, StreamJob};
 pub use thread::{Done, JournalDisk, Owner};
 
 /// Where small files are replicated before they are written: the other nodes of a cluster.

@@ -16,6 +16,8 @@ use storage::stream::{
 };
 use storage::{Fault, FaultKind};
 
+use crate::STREAMS_DIRECTORY;
+
 /// The files of one stream, and the system calls on them.
 #[derive(Debug)]
 pub struct StreamFiles {
@@ -235,6 +237,61 @@ fn file_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".stream")?;
     let is_canonical = digits.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_canonical.then(|| digits.parse().ok()).flatten()
+}
+
+/// A file of a stream in a data directory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct StreamFile {
+    pub stream: u32,
+    pub file: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl StreamFile {
+    /// All of a data directory, in their order.
+    ///
+    /// # Errors
+    ///
+    /// A directory cannot be read.
+    pub fn all_in(directory: &Path) -> io::Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for (stream, path) in
+            numbered(&directory.join(STREAMS_DIRECTORY), |name| name.parse().ok())?
+        {
+            for (file, path) in numbered(&path, file_number)? {
+                match std::fs::metadata(&path) {
+                    // It was deleted meanwhile.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    found => all.push(Self { stream, file, bytes: found?.len() }),
+                }
+            }
+        }
+        all.sort_unstable();
+        Ok(all)
+    }
+
+    /// Where it is in a data directory.
+    pub fn path_in(&self, directory: &Path) -> PathBuf {
+        let name = format!("{:010}.stream", self.file);
+        directory.join(STREAMS_DIRECTORY).join(self.stream.to_string()).join(name)
+    }
+}
+
+/// The entries of a directory whose names have a number. None if there is no directory.
+fn numbered<N>(path: &Path, number: impl Fn(&str) -> Option<N>) -> io::Result<Vec<(N, PathBuf)>> {
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if let Some(number) = entry.file_name().to_str().and_then(&number) {
+            found.push((number, entry.path()));
+        }
+    }
+    Ok(found)
 }
 
 /// What the thread has to do for a stream.

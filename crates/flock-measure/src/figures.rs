@@ -1,7 +1,10 @@
 //! The few figures that everybody looks for, computed once for all formats.
 
 use super::text;
-use crate::{Due, HostLoad, Latency, LatencyKind, Outcome, RateSearch, Results, Second, Totals};
+use crate::{
+    Due, HostLoad, Latency, LatencyKind, Outcome, RateSearch, Results, Routing, Second,
+    SinkResults, Totals,
+};
 
 /// Headline figures of a run. `None` where the run has no such thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -12,6 +15,8 @@ pub struct Figures {
     /// Over the same seconds, or later ones where nothing came while messages were published (they
     /// were queued, say).
     pub received_per_sec: Option<f64>,
+    /// By sinks, over the whole seconds of the measured stages.
+    pub routed_per_sec: Option<f64>,
     /// Of what came.
     pub average_us: Option<f64>,
     /// Of all that was due: absent where so much never came that nobody knows.
@@ -35,6 +40,7 @@ pub struct Figures {
     /// Of a hold that is long enough to have one.
     pub memory_slope: Option<MemorySlope>,
     pub connections_max: u64,
+    /// To subscribers and sinks.
     pub lost: u64,
     pub duplicated: u64,
     pub reordered: u64,
@@ -76,9 +82,12 @@ const SLOPE_SECS_MIN: f64 = 60.0;
 
 impl Figures {
     pub fn of(results: &Results) -> Self {
-        let integrity = results.integrity.total();
+        let mut integrity = results.integrity.total();
+        let routing = results.routing.as_ref();
+        routing.into_iter().for_each(|routing| integrity.add(&routing.total()));
         let mut figures = Self {
             connections_max: results.totals.connections_max,
+            routed_per_sec: routing.map(Routing::received_per_sec),
             lost: integrity.lost,
             duplicated: integrity.duplicated,
             reordered: integrity.reordered,
@@ -221,7 +230,7 @@ pub fn verdicts(results: &Results) -> Vec<(Verdict, String)> {
     if let Some(words) = others_unknown_words(results) {
         all.insert(0, (Verdict::Unknown, words));
     }
-    if has_no_subscriber(results) {
+    if has_no_subscriber(results) && results.routing.is_none() {
         all.push((Verdict::Unknown, NO_SUBSCRIBER.to_owned()));
     } else if is_without_latency(results) && results.totals.published_all() == 0 {
         all.push((Verdict::Unknown, NO_LATENCY.to_owned()));
@@ -308,6 +317,8 @@ fn told_verdicts(results: &Results) -> Vec<(bool, String)> {
     if total.expected + total.unjudged > 0 || integrity.wrongs().iter().any(|(_, n)| *n > 0) {
         all.push(integrity_verdict(results));
     }
+    let sinks = results.routing.iter().flat_map(|routing| &routing.sinks);
+    all.extend(sinks.map(SinkResults::verdict));
     if integrity.unacknowledged > 0 {
         let refused = match results.totals.publishes_refused {
             0 => String::new(),

@@ -14,6 +14,7 @@ pub mod histogram;
 mod host;
 pub mod ledger;
 pub mod results;
+mod routing;
 #[cfg(any(test, feature = "sample"))]
 pub mod sample;
 pub mod series;
@@ -28,5 +29,6 @@ pub use due::Due;
 pub use heat::{Heat, HeatSecond, STEPS_PER_DECADE, step_from_us};
 pub use histogram::{LatencyHistogram, LatencyKind};
 pub use results::*;
+pub use routing::{Minute, Routing, SinkMinute, SinkResults};
 pub use service::Service;
 pub use sizing::{Sizing, SizingStep, Sought};

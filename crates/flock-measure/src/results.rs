@@ -12,6 +12,7 @@ use super::heat::Heat;
 pub use super::histogram::LatencySummary;
 use super::histogram::{LatencyHistogram, LatencyKind};
 pub use super::host::{Contention, HostLoad, HostSample, Validity};
+use super::routing::Routing;
 pub use super::series::{LatencyPoint, QosSecond, QosSeries, Second, StepSpread};
 use super::sizing::Sizing;
 
@@ -63,6 +64,9 @@ pub struct Results {
     /// Present when runs looked for the number of connections, or of connects per second.
     #[serde(default)]
     pub sizing: Option<Sizing>,
+    /// Present when the scenario has sinks.
+    #[serde(default)]
+    pub routing: Option<Routing>,
 }
 
 impl Results {

@@ -54,6 +54,56 @@ pub fn results(shift: f64) -> Results {
     }
 }
 
+/// The same, routed to two sinks, one of which did not get all.
+pub fn routed() -> Results {
+    let mut results = results(1.0);
+    let mut histogram = LatencyHistogram::new();
+    histogram.record_micros_n(1_500, 54_000);
+    histogram.record_micros_n(65_000, 1_000);
+    let good =
+        IntegrityCount { qos: 1, expected: 55_000, received: 55_000, ..IntegrityCount::default() };
+    let bad = IntegrityCount { received: 54_997, lost: 3, duplicated: 2, reordered: 1, ..good };
+    let worst = IntegritySample {
+        subscriber: "hub".into(),
+        publisher: "pub-7".into(),
+        topic: "d2c/7".into(),
+        lost: 3,
+        missing: vec![(5, 6), (9, 9)],
+        ..IntegritySample::default()
+    };
+    let sink = |name: &str, kind: &str, target: &str, count: IntegrityCount, worst| SinkResults {
+        name: name.into(),
+        kind: kind.into(),
+        target: target.into(),
+        topics: vec!["telemetry".into()],
+        drain_secs: 30.0,
+        waited_secs: 1.5,
+        events: 55_000,
+        received_per_sec: 1_000.0,
+        by_qos: vec![count],
+        worst,
+        latency: histogram.summary(),
+        histogram: histogram.clone(),
+        missing: count.lost,
+        minutes: vec![SinkMinute {
+            minute: 1,
+            received: 55_000,
+            latency: LatencyPoint::of(&histogram),
+        }],
+        ..SinkResults::default()
+    };
+    results.latencies.push(latency(LatencyKind::Routed, Some(1), histogram.clone()));
+    let minute = Minute { minute: 1, published: [0, 55_000, 0], received: [0, 54_998, 0] };
+    results.routing = Some(Routing {
+        sinks: vec![
+            sink("hub", "kafka", "topic t of Kafka at 127.0.0.1:9092", bad, vec![worst]),
+            sink("hook", "webhook", "webhook at http://127.0.0.1:8080", good, Vec::new()),
+        ],
+        minutes: vec![minute, Minute { minute: 2, ..Minute::default() }],
+    });
+    results
+}
+
 /// A day of 20 messages per second, half of them at QoS 1, in which the broker stops four times for
 /// [`STALL_SECS`]: a third of a step that is a long one.
 pub fn day() -> Results {

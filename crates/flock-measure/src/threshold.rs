@@ -311,6 +311,7 @@ fn figure(name: &str, figures: &Figures) -> Option<Option<f64>> {
     Some(match name {
         "published_per_sec" => figures.published_per_sec,
         "received_per_sec" => figures.received_per_sec,
+        "routed_per_sec" => figures.routed_per_sec,
         "average" => figures.average_us,
         "p50" => figures.p50_us,
         "p75" => figures.p75_us,
@@ -333,7 +334,7 @@ fn figure(name: &str, figures: &Figures) -> Option<Option<f64>> {
     })
 }
 
-const FIGURES: &str = "one of published_per_sec, received_per_sec, average, p50, p75, p90, p95, p99, p99.9, max, cpu_average_percent, cpu_max_percent, cpu_us_per_message, memory_average_bytes, memory_max_bytes, memory_per_connection_bytes, connections_max, lost, duplicated, reordered";
+const FIGURES: &str = "one of published_per_sec, received_per_sec, routed_per_sec, average, p50, p75, p90, p95, p99, p99.9, max, cpu_average_percent, cpu_max_percent, cpu_us_per_message, memory_average_bytes, memory_max_bytes, memory_per_connection_bytes, connections_max, lost, duplicated, reordered";
 
 #[cfg(test)]
 mod tests {

@@ -25,6 +25,7 @@ mod pattern;
 mod payload;
 mod reach;
 mod scale;
+mod sink;
 
 pub use aim::Target;
 pub use assign::{Assign, Members};
@@ -34,6 +35,7 @@ pub use length::Length;
 pub use pattern::{Pattern, PatternError, unshared};
 pub use payload::{Content, Payload, Piece, STAMP_BYTES, TimeUnit};
 pub use reach::{Hears, Listener, matches};
+pub use sink::{KafkaSink, Mechanism, Refuse, Sink, SinkKind, SinkLogin, SinkTls, WebhookSink};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,6 +64,9 @@ pub struct Scenario {
     pub groups: Vec<ClientGroup>,
     pub topics: Vec<TopicGroup>,
     pub subscriptions: Vec<Subscription>,
+    /// What the broker routes messages to. The process that leads the run reads them.
+    #[serde(default)]
+    pub sinks: Vec<Sink>,
     pub stages: Vec<Stage>,
     /// How long in-flight messages may take to arrive after publishing stopped, before they count
     /// as lost. It ends earlier once everything expected has arrived.

@@ -115,6 +115,10 @@ fn every_scenario_keeps_its_copies_when_it_is_scaled() {
         else {
             continue;
         };
+        // Behind the broker there is one copy, whatever the scale.
+        if whole == 0.0 && !scenario.sinks.is_empty() {
+            continue;
+        }
         let half = scenario.scaled(0.5).estimate().copies_per_message.unwrap_or(0.0);
         // What everybody subscribes to has half the audience at half the scale.
         assert!(

@@ -189,7 +189,11 @@ pub(crate) const RECEIVED: &Column = &column(
     ["received_per_sec", "Received per second", "Received"],
     Unit::PerSecond,
     Scales::Received,
-    |r| Figures::of(r).received_per_sec,
+    |r| {
+        let figures = Figures::of(r);
+        // Without subscribers, sinks are the receivers.
+        figures.received_per_sec.or(figures.routed_per_sec)
+    },
     |p| p.received_per_sec,
 );
 pub(crate) const CONNECTS: &Column = &column(

@@ -1,12 +1,14 @@
 //! Did the run show what its scenario expects?
 
 use flock_measure::text::{count, micros};
-use flock_measure::{Due, LatencyKind, Outcome, Results};
+use flock_measure::{Due, LatencyKind, Outcome, Results, Routing, SinkResults};
 use flock_model::Expect;
 
 /// What was expected and did not come true, in words; empty if all did.
 pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
     let integrity = results.integrity.total();
+    let sinks = || results.routing.iter().flat_map(|routing| &routing.sinks);
+    let routed = results.routing.as_ref().map(Routing::total).unwrap_or_default();
     // Those without a cause are among the wrongs, which nothing allows.
     let explained = integrity.duplicated - integrity.duplicated_without_cause();
     let totals = &results.totals;
@@ -15,6 +17,9 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
         ("lost", integrity.lost - results.lost_beyond(), Some(expect.lost_max)),
         ("duplicated", explained, expect.duplicated_max),
         ("out of order", integrity.reordered, expect.reordered_max),
+        ("lost at sinks", routed.lost, Some(expect.lost_max)),
+        ("duplicated at sinks", routed.duplicated, expect.duplicated_max),
+        ("out of order at sinks", routed.reordered, expect.reordered_max),
         ("requests without an answer", results.totals.requests_unanswered, Some(expect.lost_max)),
         (
             "answers repeated or not requested",
@@ -39,6 +44,9 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
     }
     let wrongs = results.integrity.wrongs().into_iter().filter(|(_, count_of)| *count_of > 0);
     unmet.extend(wrongs.map(|(what, count_of)| format!("{} {what}, 0 allowed", count(count_of))));
+    let wrongs = sinks().flat_map(SinkResults::wrongs).filter(|(_, count_of)| *count_of > 0);
+    let at_sinks = |(what, n): (&str, u64)| format!("{} {what} at sinks, 0 allowed", count(n));
+    unmet.extend(wrongs.map(at_sinks));
     let due = Due::of(results, LatencyKind::EndToEnd);
     for (percentile, max_us) in &expect.latency_max_us {
         // The names were checked when the scenario was read.
@@ -67,6 +75,26 @@ pub fn unmet(expect: &Expect, results: &Results) -> Vec<String> {
 mod tests {
     use super::*;
     use flock_measure::sample;
+
+    #[test]
+    fn sinks_have_the_limits_of_subscribers() {
+        let results = sample::routed();
+        let limits =
+            ["2 lost", "3 lost at sinks", "2 duplicated at sinks", "1 out of order at sinks"];
+        let unmet_by = |expect: &Expect| unmet(expect, &results);
+        assert_eq!(unmet_by(&Expect::default()), limits.map(|words| format!("{words}, 0 allowed")));
+        let lenient = Expect {
+            lost_max: 3,
+            duplicated_max: None,
+            reordered_max: Some(1),
+            ..Expect::default()
+        };
+        assert_eq!(unmet_by(&lenient), Vec::<String>::new());
+        let mut damaged = results.clone();
+        damaged.routing.as_mut().unwrap().sinks[0].unreadable = 4;
+        let found = unmet(&lenient, &damaged);
+        assert_eq!(found, ["4 not readable as events at sinks, 0 allowed"]);
+    }
 
     #[test]
     fn limits_are_judged() {

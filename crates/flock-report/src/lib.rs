@@ -25,6 +25,7 @@ mod over_time;
 mod page;
 mod published;
 mod reports;
+mod routing;
 mod sections;
 mod sides;
 mod summary;

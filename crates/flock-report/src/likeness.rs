@@ -155,7 +155,9 @@ fn origin(results: &Results) -> Option<(Loaded, bool)> {
     let own = catalogue::find(&scenario.id, &Choice::default()).ok()?;
     let is_set = |name: &String| {
         let axis = name.strip_prefix("axis ");
-        name.starts_with("set ") || axis.is_some_and(|axis| !matrix::GENERAL.contains(&axis))
+        let set = name.strip_prefix("set ");
+        set.is_some_and(|set| !SINK_PARAMS.contains(&set))
+            || axis.is_some_and(|axis| !matrix::GENERAL.contains(&axis))
     };
     if own.source == scenario.source || !scenario.overrides.keys().any(is_set) {
         return Some((own, false));
@@ -168,13 +170,16 @@ fn origin(results: &Results) -> Option<(Loaded, bool)> {
     Some(other.map_or((own, true), |other| (other, false)))
 }
 
+/// Parameters of built-in scenarios that say where a sink is, and how long it is waited for.
+const SINK_PARAMS: [&str; 4] = ["kafka", "kafka_topic", "listen", "drain"];
+
 /// What makes the run another one, whatever its scale.
 fn changes(results: &Results, stated: &Scenario, is_changed: bool) -> Vec<String> {
     let mut all = Vec::new();
     for (option, value) in &results.scenario.overrides {
         let (kind, name) = option.split_once(' ').unwrap_or(("", option));
         let is_other = match kind {
-            "set" => is_changed,
+            "set" => is_changed && !SINK_PARAMS.contains(&name),
             "axis" if name == "scale" => false,
             "axis" if matrix::GENERAL.contains(&name) => {
                 let mut other = stated.clone();
@@ -233,6 +238,16 @@ mod tests {
         let choice = Choice { params: params.collect(), ..Choice::default() };
         results.scenario.source = catalogue::find(id, &choice).unwrap().source;
         Likeness::of(&results)
+    }
+
+    #[test]
+    fn the_place_of_a_sink_makes_no_other_run() {
+        let place = [("set kafka", "10.0.0.1:9092"), ("set kafka_topic", "t"), ("set drain", "9s")];
+        let moved = ran("EG-5-KAFKA", 0.02, &place);
+        assert_eq!(moved.differences, ["scale 0.02"]);
+        assert!(matches!(moved.theirs(Scales::Published, 40_000.0), Theirs::Scaled(800.0, _)));
+        let faster = ran("EG-5-KAFKA", 0.02, &[place[0], ("set total", "80000/s")]);
+        assert_eq!(faster.differences, ["total 80000/s", "scale 0.02"]);
     }
 
     #[test]

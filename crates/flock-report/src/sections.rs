@@ -2,10 +2,13 @@
 
 use crate::page::{Column, rows_of};
 use crate::published::{Beside, HARDWARE_DIFFERS, published};
+use crate::routing;
 use crate::table::Table;
 use flock_measure::figures::{Figures, search_words};
 use flock_measure::text::{bytes, count, micros, number, seconds};
-use flock_measure::{FaultRecord, Latency, LatencySummary, RateSearch, Results, Sizing, Timer};
+use flock_measure::{
+    FaultRecord, IntegritySample, Latency, LatencySummary, RateSearch, Results, Sizing, Timer,
+};
 
 /// A table under its title.
 pub(super) struct Section {
@@ -18,15 +21,15 @@ pub(super) struct Section {
 }
 
 impl Section {
-    fn new(title: &'static str, table: Table) -> Self {
+    pub(super) fn new(title: &'static str, table: Table) -> Self {
         Self { title, is_part: false, words: Vec::new(), table }
     }
 
-    fn part(self) -> Self {
+    pub(super) fn part(self) -> Self {
         Self { is_part: true, ..self }
     }
 
-    fn with(self, words: impl Into<String>) -> Self {
+    pub(super) fn with(self, words: impl Into<String>) -> Self {
         Self { words: vec![words.into()], ..self }
     }
 }
@@ -64,8 +67,9 @@ pub(super) fn sections(results: &Results) -> Vec<Section> {
         Section::new("Latency", latency),
         Section::new("Slowest clients", slowest).part().with(WORST_CLIENTS_NOTE),
         Section::new("Integrity", integrity).with(INTEGRITY_NOTE),
-        Section::new("Most affected", most_affected(results)).part(),
+        Section::new("Most affected", most_affected(&results.integrity.worst)).part(),
     ];
+    all.extend(routing::sections(results));
     all.extend(results.rate_search.as_ref().map(rate_search));
     all.extend(results.sizing.as_ref().map(sizing));
     all.extend([
@@ -77,7 +81,7 @@ pub(super) fn sections(results: &Results) -> Vec<Section> {
     all
 }
 
-fn most_affected(results: &Results) -> Table {
+pub(super) fn most_affected(worst: &[IntegritySample]) -> Table {
     fn missing(ranges: &[(u32, u32)]) -> String {
         let one = |&(from, to): &(u32, u32)| match from == to {
             true => from.to_string(),
@@ -86,7 +90,7 @@ fn most_affected(results: &Results) -> Table {
         ranges.iter().map(one).collect::<Vec<_>>().join(", ")
     }
     rows_of(
-        &results.integrity.worst,
+        worst,
         &[
             ("Subscriber", |sample| sample.subscriber.clone()),
             ("Publisher", |sample| sample.publisher.clone()),
@@ -209,6 +213,7 @@ pub(super) fn headline_rows(figures: &Figures) -> Vec<Vec<String>> {
     let rows = [
         ("published", rate(figures.published_per_sec)),
         ("received", rate(figures.received_per_sec)),
+        ("routed", rate(figures.routed_per_sec)),
         ("latency, average", us(figures.average_us)),
         ("latency, p50", us(figures.p50_us)),
         ("latency, p75", us(figures.p75_us)),

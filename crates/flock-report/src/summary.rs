@@ -39,6 +39,9 @@ pub fn summary(results: &Results) -> String {
         let all = count(results.totals.received_all());
         line("received", format!("{all} messages, {}/s", number(received)));
     }
+    if let Some(routed) = figures.routed_per_sec {
+        line("routed", format!("{}/s", number(routed)));
+    }
     if figures.average_us.is_some() || figures.latency_missing > 0 {
         let name = format!("latency, {}", headline(results).title());
         let [average, p50, p75, p95, p99, max] = [

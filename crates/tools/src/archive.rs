@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use config::TOKEN_FILE;
-use data::{DataDir, MARK_FILE, NAMES_FILE};
+use data::{DataDir, MARK_FILE, NAMES_FILE, StreamFile};
 use tar::{Builder, EntryType, Header};
 
 use crate::backup::{Content, Piece, Source, connect, pin, shards_in, small_files};
@@ -29,7 +29,7 @@ impl PinnedData {
     ///
     /// No broker answers within 20 s: none is there, or another backup runs.
     pub fn pin(dir: &Path) -> anyhow::Result<Self> {
-        let (source, pieces) = pin(connect(dir)?)?;
+        let (source, pieces) = pin(dir, connect(dir)?)?;
         Ok(Self { dir: dir.to_owned(), source, pieces })
     }
 
@@ -78,6 +78,7 @@ impl<W: Write> Archive<W> {
                     content.resize(storage::MANIFEST_BYTES, 0);
                     self.put_file(&format!("{journal}/manifest"), &content)?;
                 }
+                Content::Stream(file) => self.put_stream(dir, file)?,
                 Content::Mark(content) => {
                     self.put_file(&format!("{journal}/{MARK_FILE}"), content)?;
                 }
@@ -124,6 +125,16 @@ impl<W: Write> Archive<W> {
     fn put_file(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         let header = self.header(name, EntryType::Regular, 0o600, content.len() as u64)?;
         self.put(header, content)
+    }
+
+    fn put_stream(&mut self, dir: &Path, file: &StreamFile) -> anyhow::Result<()> {
+        let path = file.path_in(dir);
+        let name = file.path_in(Path::new("")).display().to_string();
+        let fail = || path.display().to_string();
+        let source = File::open(&path).with_context(fail)?;
+        let header = self.header(&name, EntryType::Regular, 0o600, file.bytes);
+        let content = Exactly { source, left: file.bytes };
+        header.and_then(|header| self.put(header, content)).with_context(fail)
     }
 
     /// The first `bytes` of a segment; behind them its size is a hole.

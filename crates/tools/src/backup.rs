@@ -21,8 +21,8 @@ use config::TOKEN_FILE;
 use data::MARK_FILE;
 use data::control;
 use data::{
-    DataDir, DataDirError, JournalFiles, MAYBE_FILES, NAMES_FILE, SMALL_FILES, sync_entry,
-    write_whole,
+    DataDir, DataDirError, JournalFiles, MAYBE_FILES, NAMES_FILE, SMALL_FILES, STREAMS_DIRECTORY,
+    StreamFile, sync_entry, write_whole,
 };
 
 /// Copies a data directory, even while a broker uses it. To restore, start a broker on the copy.
@@ -64,6 +64,8 @@ pub(crate) enum Content {
     Manifest(Vec<u8>),
     /// How far the local copy of a cluster's node is: with it a node can start on the backup.
     Mark(Vec<u8>),
+    /// The front of a file of a stream. It is at least as long as the pinned journals say.
+    Stream(StreamFile),
 }
 
 /// What keeps the files in place while they are copied.
@@ -86,7 +88,7 @@ pub(crate) fn backup(dir: &Path, target: &Path) -> anyhow::Result<String> {
     let copy = begin_copy(&partial)?;
     let (source, pieces) = match broker {
         Ok(data) => lock(data)?,
-        Err(stream) => pin(stream)?,
+        Err(stream) => pin(dir, stream)?,
     };
     let bytes = copy_all(dir, &copy, &pieces)?;
     source.unpin()?;
@@ -135,7 +137,9 @@ fn clear(partial: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(partial)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with("shard-") {
+        if name == STREAMS_DIRECTORY {
+            std::fs::remove_dir_all(partial.join(&*name))?;
+        } else if name.starts_with("shard-") {
             clear_journal(&partial.join(&*name))?;
         } else if small_files().any(|own| own == name) {
             std::fs::remove_file(partial.join(&*name))?;
@@ -177,7 +181,15 @@ pub(crate) fn lock(data: DataDir) -> anyhow::Result<(Source, Vec<Piece>)> {
         let all = segments.chain(manifest.map(Content::Manifest)).chain(mark.map(Content::Mark));
         pieces.extend(all.map(|content| Piece { shard, content }));
     }
+    add_streams(data.path(), &mut pieces)?;
     Ok((Source::Locked(data), pieces))
+}
+
+/// The files of streams as they are now. Behind the journals, which say how far they reach.
+fn add_streams(dir: &Path, pieces: &mut Vec<Piece>) -> anyhow::Result<()> {
+    let files = StreamFile::all_in(dir).with_context(|| dir.display().to_string())?;
+    pieces.extend(files.into_iter().map(|file| Piece { shard: 0, content: Content::Stream(file) }));
+    Ok(())
 }
 
 /// Finds the broker that has the directory.
@@ -193,7 +205,7 @@ pub(crate) fn connect(dir: &Path) -> anyhow::Result<UnixStream> {
 }
 
 /// Asks it to keep its files as they are.
-pub(crate) fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
+pub(crate) fn pin(dir: &Path, stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     writeln!(&stream, "{}", control::PIN)?;
     let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -221,6 +233,7 @@ pub(crate) fn pin(stream: UnixStream) -> anyhow::Result<(Source, Vec<Piece>)> {
             _ => bail!("unknown answer of the broker: '{line}'"),
         }
     }
+    add_streams(dir, &mut pieces)?;
     Ok((Source::Pinned { stream, lines }, pieces))
 }
 
@@ -258,8 +271,18 @@ fn copy_all(from: &Path, to: &DataDir, pieces: &[Piece]) -> anyhow::Result<u64> 
                 let target = journal.segment_path(*segment);
                 let name = target.file_name().unwrap_or_default();
                 let source = DataDir::journal_path_in(from, *shard).join(name);
-                bytes += copy_one(&source, &target, *count)
+                bytes += copy_one(&source, &target, *count, Rest::Zeros)
                     .with_context(|| format!("{} to {}", source.display(), target.display()))?;
+            }
+            Content::Stream(file) => {
+                let (source, target) = (file.path_in(from), file.path_in(to.path()));
+                let fail = || format!("{} to {}", source.display(), target.display());
+                if let Some(directory) = target.parent() {
+                    data::make_private(directory).with_context(fail)?;
+                }
+                bytes +=
+                    copy_one(&source, &target, file.bytes, Rest::Nothing).with_context(fail)?;
+                sync_entry(&target).with_context(fail)?;
             }
             Content::Mark(content) => {
                 let path = journal.path().join(MARK_FILE);
@@ -310,8 +333,16 @@ pub(crate) fn shards_in(dir: &Path) -> anyhow::Result<Vec<u16>> {
     DataDir::shards_in(dir).with_context(|| dir.display().to_string())
 }
 
-/// Copies the first `bytes`; behind them come zeros up to the size of the original.
-fn copy_one(from: &Path, to: &Path, bytes: u64) -> io::Result<u64> {
+/// What is behind the copied bytes of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Up to the size of the original.
+    Zeros,
+    Nothing,
+}
+
+/// Copies the first `bytes`.
+fn copy_one(from: &Path, to: &Path, bytes: u64, rest: Rest) -> io::Result<u64> {
     let source = File::open(from)?;
     let size = source.metadata()?.len();
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
@@ -319,7 +350,9 @@ fn copy_one(from: &Path, to: &Path, bytes: u64) -> io::Result<u64> {
     if copied < bytes {
         return Err(io::Error::other(format!("expected {bytes} bytes, got {copied}")));
     }
-    target.set_len(size)?;
+    if rest == Rest::Zeros {
+        target.set_len(size)?;
+    }
     target.sync_all()?;
     Ok(copied)
 }

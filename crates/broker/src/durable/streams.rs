@@ -464,6 +464,7 @@ impl Durable {
         };
         if let StreamChange::Set(set) = &change {
             router.set_streams(Arc::clone(set));
+            cx.shared.set_streams(set);
         }
         let archived = match change {
             StreamChange::Archived { stream, next, file, end } => {

@@ -43,8 +43,7 @@ impl Sessions {
         message: &Message,
         here: u64,
     ) -> Option<Reason> {
-        if self.is_over_journal_limit(message) && (here | self.keepers_of(cx, groups, message)) != 0
-        {
+        if self.is_over_log_limit(message) && (here | self.keepers_of(cx, groups, message)) != 0 {
             self.count_journal_refusal(message);
             return Some(Reason::QUOTA_EXCEEDED);
         }
@@ -73,10 +72,10 @@ impl Sessions {
     }
 
     /// Has its namespace as much in the journals as it is limited to?
-    fn is_over_journal_limit(&self, message: &Message) -> bool {
-        let is_counted = !Scope::of(message).is_first() && message.level() != 0;
+    pub(crate) fn is_over_log_limit(&mut self, message: &Message) -> bool {
         let bytes = message.heap_bytes() as u64;
-        is_counted
+        !Scope::of(message).is_first()
+            && (message.level() != 0 || !self.streams_for(message).is_empty())
             && !frees_room(message)
             && self.owner_of(message).is_some_and(|p| p.is_over_limit(MemoryKind::Logged, bytes))
     }
@@ -97,7 +96,7 @@ impl Sessions {
         will: &Message,
     ) -> bool {
         let tight = cx.shared.journals().tight;
-        if durable.has_journal() && self.is_over_journal_limit(will) {
+        if durable.has_journal() && self.is_over_log_limit(will) {
             self.count_journal_refusal(will);
             return true;
         }

@@ -54,7 +54,9 @@ impl Sessions {
             },
             None => {
                 let all = places.len();
-                places.retain(|place| !self.is_full(*place));
+                // Nobody can be refused: what there is no space for is lost, and counted.
+                let is_over_limit = self.is_over_log_limit(message);
+                places.retain(|place| !is_over_limit && !self.is_full(*place));
                 cx.metrics.stream_messages_unstored.add((all - places.len()) as u64);
                 if places.is_empty() {
                     return Ok(InStreams::default());

@@ -1,14 +1,15 @@
 //! The little that all shards of a process share: wait-free tables and gauges, and the names of
-//! groups, which are behind a lock; no session state.
+//! groups and the set of streams, which are behind locks; no session state.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use session::{Account, GroupJournals, JOURNALS_MAX, MemoryKind, Pot};
 use topic::{Interest, SHARDS_MAX};
 
 use crate::clients::connect::scope_of_owner;
 use crate::groups::group_names::GroupNames;
+use crate::streams::StreamSet;
 use crate::{Ledger, Metrics, Name, Scope, Settings, ShardId, Space, Spaces};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
@@ -34,6 +35,8 @@ pub struct Shared {
     /// A [`Memory`], which the driver sets.
     memory: AtomicU8,
     reports_subscriptions: AtomicBool,
+    /// Those of the broker's own messages may be for streams.
+    streams: RwLock<Arc<StreamSet>>,
     /// How often it has come to each stage of a lack of memory, in their order.
     memory_shortages: [AtomicU64; 3],
     /// As in [`Journals`].
@@ -145,6 +148,7 @@ impl Shared {
             retained_bytes: AtomicU64::new(0),
             memory: AtomicU8::new(Memory::Enough as u8),
             reports_subscriptions: AtomicBool::new(false),
+            streams: RwLock::default(),
             memory_shortages: Default::default(),
             journals_full: AtomicU64::new(0),
             journals_poisoned: AtomicU64::new(0),
@@ -171,6 +175,18 @@ impl Shared {
     }
 
     /// Does anybody listen to who subscribes to what? If not, no event is made of it.
+    pub(crate) fn set_streams(&self, set: &Arc<StreamSet>) {
+        *self.streams.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(set);
+    }
+
+    /// Would a message of the broker's own on this topic, of QoS 0, reach anybody? A look-up of
+    /// streams takes as long as they have filters.
+    pub fn is_heard(&self, topic: &str) -> bool {
+        let set = || self.streams.read().unwrap_or_else(PoisonError::into_inner);
+        self.interest.shards(topic.as_bytes()).wants != 0
+            || set().streams.iter().any(|stream| stream.may_take(Scope::FIRST, topic))
+    }
+
     pub fn set_reports_subscriptions(&self, reports: bool) {
         self.reports_subscriptions.store(reports, Ordering::Relaxed);
     }

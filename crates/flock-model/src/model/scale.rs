@@ -55,10 +55,10 @@ impl Scenario {
         scenario
     }
 
-    /// The work package of part `part` of `parts`.
+    /// The work package of part `part` of `parts`. Sinks stay with whoever leads the run.
     #[must_use]
     pub fn part(&self, part: u64, parts: u64) -> Self {
-        let mut scenario = self.clone();
+        let mut scenario = Self { sinks: Vec::new(), ..self.clone() };
         for group in &mut scenario.groups {
             group.here = Slice::part(group.count, part, parts);
         }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use toml::Spanned;
 
 use crate::model::{
-    self, Assign, Directions, Failover, Order, Phase, QoS, Search, Tls, Version, Which,
+    self, Assign, Directions, Failover, Mechanism, Order, Phase, QoS, Refuse, Search, SinkTls, Tls,
+    Version, Which,
 };
 
 use super::units::{Count, PerTime, PerTimeOrMax, Ramp, Size, Time};
@@ -55,6 +56,8 @@ pub(super) struct File {
     pub topics: BTreeMap<String, Spanned<Topics>>,
     #[serde(default)]
     pub subscriptions: BTreeMap<String, Spanned<Subscription>>,
+    #[serde(default)]
+    pub sink: BTreeMap<String, Spanned<Sink>>,
     #[serde(default)]
     pub stage: Vec<Spanned<Stage>>,
     #[serde(default)]
@@ -222,6 +225,33 @@ pub(super) struct Subscription {
     pub assign: Assign,
     #[serde(default)]
     pub routed: bool,
+}
+
+/// The keys of both kinds; those of the other one are refused.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sink {
+    pub kind: SinkKind,
+    /// Topic groups; absent for all that are published to.
+    pub topics: Option<Spanned<OneOrMany>>,
+    pub drain: Option<Time>,
+    pub servers: Option<Spanned<OneOrMany>>,
+    pub topic: Option<Spanned<String>>,
+    pub tls: Option<Spanned<SinkTls>>,
+    pub mechanism: Option<Spanned<Mechanism>>,
+    pub username: Option<Spanned<String>>,
+    pub password: Option<Spanned<String>>,
+    pub listen: Option<Spanned<String>>,
+    pub path: Option<Spanned<String>>,
+    pub delay: Option<Spanned<Time>>,
+    pub refuse: Option<Spanned<Refuse>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum SinkKind {
+    Kafka,
+    Webhook,
 }
 
 #[derive(Debug, Deserialize)]

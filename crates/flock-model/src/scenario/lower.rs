@@ -2,6 +2,7 @@
 
 mod connect;
 mod faults;
+mod sinks;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -88,6 +89,7 @@ impl<'a> Lowering<'a> {
             groups: Vec::new(),
             topics: Vec::new(),
             subscriptions: Vec::new(),
+            sinks: Vec::new(),
             stages: Vec::new(),
             drain_us: parsed.drain.map_or(DRAIN_US, |time| time.0),
             warm_up_us: parsed.warm_up.as_ref().map(|time| time.get_ref().0),
@@ -120,6 +122,7 @@ impl<'a> Lowering<'a> {
         if scenario.stages.is_empty() {
             return Err(self.error(parsed.id.span(), "the scenario has no [[stage]]"));
         }
+        scenario.sinks = self.sinks(&scenario)?;
         self.check_shared(&scenario)?;
         self.check_margins(&scenario)?;
         Ok(scenario)

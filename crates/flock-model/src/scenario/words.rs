@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 use super::units::show_time;
 use crate::model::{
     Assign, Broker, ClientGroup, Command, Connect, Content, Delay, Directions, Disconnect,
-    Failover, Fault, Filters, LifeCycle, Order, Party, Payload, Phase, Publish, Rate, Repeat,
-    Scenario, Spread, Stage, Step, Subscribe, Subscription, Version, Who,
+    Failover, Fault, Filters, LifeCycle, Order, Party, Payload, Phase, Publish, Rate, Refuse,
+    Repeat, Scenario, Sink, SinkKind, Spread, Stage, Step, Subscribe, Subscription, TopicsId,
+    Version, Who,
 };
 use flock_measure::text;
 
@@ -32,6 +33,9 @@ pub fn words(scenario: &Scenario) -> String {
     }
     for subscription in &scenario.subscriptions {
         let _ = writeln!(out, "subscription {}", writer.subscription(subscription));
+    }
+    for sink in &scenario.sinks {
+        let _ = writeln!(out, "{}", writer.sink(sink));
     }
     for stage in &scenario.stages {
         writer.stage(stage, &mut out);
@@ -106,6 +110,23 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    fn sink(&self, sink: &Sink) -> String {
+        let name = |topics: &TopicsId| self.scenario.topic_group(*topics).id.as_str();
+        let topics: Vec<&str> = sink.topics.iter().map(name).collect();
+        let mut faults = String::new();
+        if let SinkKind::Webhook(webhook) = &sink.kind {
+            if webhook.delay_us > 0 {
+                faults += &format!(", answers after {}", show_time(webhook.delay_us));
+            }
+            if let Some(Refuse { status, share }) = webhook.refuse {
+                faults += &format!(", refuses {} % with {status}", text::number(share * 100.0));
+            }
+        }
+        let (what, wait) = (&sink.kind, show_time(sink.drain_us));
+        let topics = topics.join(", ");
+        format!("sink {}: {what}{faults}; topics {topics}; waits up to {wait}", sink.id)
+    }
+
     fn stage(&self, stage: &Stage, out: &mut String) {
         let length = stage.duration_us.map_or("until all steps are done".to_owned(), show_time);
         let measured = if stage.measured { ", measured" } else { "" };

@@ -110,6 +110,7 @@ impl Lowering<'_> {
             groups: Vec::new(),
             topics: Vec::new(),
             subscriptions: Vec::new(),
+            sinks: Vec::new(),
             stages: Vec::new(),
             drain_us: 10_000_000,
             warm_up_us: None,

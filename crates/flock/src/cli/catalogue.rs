@@ -173,6 +173,8 @@ fn explain(loaded: &Loaded) -> String {
         facts.push(("delivered", rate(estimate.deliveries_per_sec)));
         facts.push(("payload", format!("{} at most", payload(estimate.payload_bytes_max))));
     }
+    let sinks = scenario.sinks.iter().map(|sink| ("routed to", sink.kind.to_string()));
+    facts.extend(sinks);
     facts.push(match laptop {
         Some(options) => ("on a laptop", format!("flock run {} {options}", scenario.id)),
         None => ("command", format!("flock run {}", scenario.id)),

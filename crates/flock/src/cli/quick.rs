@@ -296,6 +296,7 @@ fn base(what: &str, title: &str, bench: &Bench, then: Vec<Step>) -> anyhow::Resu
         }],
         topics: Vec::new(),
         subscriptions: Vec::new(),
+        sinks: Vec::new(),
         stages: vec![
             stage("connect", None, false, vec![cycle("connect", connect)]),
             stage("hold", Some(bench.duration.unwrap_or(FOR_EVER_US)), true, Vec::new()),

@@ -12,6 +12,7 @@ use super::plan::Plan;
 use super::pool::{Counting, Pool, PoolNews, PoolOrder, StagePace};
 use super::relay::RelayWatch;
 use super::script::{self, Action};
+use super::sinks::Sinks;
 use super::tally::{Tick, add_totals};
 use super::watch::{Company, Watched};
 use super::worker::Standing;
@@ -54,6 +55,7 @@ pub struct Conductor<'a> {
     pub(super) company: Company,
     relay: Option<RelayWatch>,
     pub(super) ensemble: Ensemble,
+    pub(super) sinks: Sinks,
     pub(super) broker_load: Option<Sampler>,
     pub(super) own_load: Sampler,
     pub(super) stop: Arc<AtomicBool>,
@@ -168,6 +170,7 @@ impl<'a> Conductor<'a> {
             company: watched.company,
             relay: watched.relay,
             ensemble: Ensemble::default(),
+            sinks: Sinks::default(),
             broker_load: watched.load,
             own_load,
             stop,
@@ -276,6 +279,7 @@ impl<'a> Conductor<'a> {
 
     pub(super) fn count(&mut self, counting: Counting) {
         self.counting = counting;
+        self.sinks.count(counting);
         self.pool.order(&PoolOrder::Measure(counting));
     }
 
@@ -384,11 +388,14 @@ impl<'a> Conductor<'a> {
     /// Gives messages under way their time to arrive; shorter when all have.
     pub(super) fn drain(&mut self) {
         let started = self.clock.now_ns();
-        let end_ns = started + self.plan.scenario.drain_us * 1_000;
+        let drain_ns = self.plan.scenario.drain_us * 1_000;
         DRAIN.clone_into(&mut self.stage_name);
-        while self.clock.now_ns() < end_ns && !self.is_over() {
+        while !self.is_over() {
+            let waited_ns = self.clock.now_ns() - started;
             let standing = self.standing();
-            if standing.received >= standing.owed && standing.in_flight == 0 {
+            let have_all = standing.received >= standing.owed && standing.in_flight == 0;
+            let are_open = self.sinks.are_open(standing.published, waited_ns);
+            if !are_open && (have_all || waited_ns >= drain_ns) {
                 break;
             }
             self.follow(PROBE_PAUSE);

@@ -106,7 +106,7 @@ impl GroupHeard {
     }
 }
 
-fn add_latency(all: &mut Vec<Measured>, other: &Measured) {
+pub(super) fn add_latency(all: &mut Vec<Measured>, other: &Measured) {
     match all.iter_mut().find(|known| (known.kind, known.qos) == (other.kind, other.qos)) {
         Some(known) => {
             known.histogram.merge(&other.histogram);
@@ -167,7 +167,7 @@ fn add_count(all: &mut Vec<IntegrityCount>, count: &IntegrityCount) {
     all.sort_by_key(|count| count.qos);
 }
 
-fn keep_worst(worst: &mut Vec<IntegritySample>) {
+pub(super) fn keep_worst(worst: &mut Vec<IntegritySample>) {
     worst.sort_by_key(|sample| {
         std::cmp::Reverse(sample.lost + sample.duplicated + sample.reordered)
     });
@@ -504,7 +504,7 @@ pub fn judge_shared_groups(plan: &Plan, sent: &SentTable, part: &mut Part) {
 const UNDER_WAY_NS_MAX: u64 = 1_000_000_000;
 
 /// What nobody promised has waited at least until the end. What was lost has no latency.
-fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, missing: u64, routed: bool) {
+pub(super) fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, missing: u64, routed: bool) {
     let kind = if routed { LatencyKind::Routed } else { LatencyKind::EndToEnd };
     let mut histogram = LatencyHistogram::new();
     if verdict.waited_ns.is_empty() && missing == 0 {
@@ -517,7 +517,7 @@ fn add_waits(all: &mut Vec<Measured>, verdict: &Verdict, missing: u64, routed: b
     add_latency(all, &Measured { kind, qos: verdict.count.qos, histogram, unfinished, missing });
 }
 
-fn book(
+pub(super) fn book(
     plan: &Plan,
     stream: StreamId,
     verdict: &Verdict,

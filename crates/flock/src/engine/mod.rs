@@ -29,6 +29,7 @@ pub mod run;
 mod script;
 mod search;
 mod session;
+mod sinks;
 mod stamp;
 mod stay;
 pub mod surroundings;

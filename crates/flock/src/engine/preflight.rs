@@ -190,6 +190,7 @@ mod tests {
             groups: vec![group],
             topics: Vec::new(),
             subscriptions: Vec::new(),
+            sinks: Vec::new(),
             stages: Vec::new(),
             drain_us: 0,
             warm_up_us: None,

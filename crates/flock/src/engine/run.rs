@@ -15,17 +15,20 @@ use super::judge::{Part, judge_shared_groups};
 use super::plan::{Plan, PlanError};
 use super::pool::{LocalPool, Pool};
 use super::preflight::{self, Refusal};
+use super::sinks::Sinks;
 use super::surroundings;
 use super::valid::validity;
 use super::watch::watch;
 use crate::agent::{AgentError, RemotePool};
 use crate::faults::{BrokerProcess, Ensemble, EnsembleSpec, FaultError};
+use flock_measure::ledger::SentTable;
 use flock_measure::{
-    BrokerInfo, HostLoad, Latency, LatencyHistogram, LatencyKind, Outcome, QosSeries,
-    RESULTS_FORMAT, Results, RunInfo, ScenarioInfo, Service, Timer, ToolInfo,
+    BrokerInfo, HostLoad, Latency, LatencyHistogram, LatencyKind, Minute, Outcome, QosSeries,
+    RESULTS_FORMAT, Results, Routing, RunInfo, ScenarioInfo, Service, Timer, ToolInfo,
 };
-use flock_model::Scenario;
 use flock_model::scenario::words::words;
+use flock_model::{Scenario, SinkKind};
+use flock_sinks::SinkError;
 
 /// How a scenario is to be run.
 #[derive(Default)]
@@ -78,6 +81,8 @@ pub enum RunError {
     Broker(#[from] FaultError),
     #[error(transparent)]
     Agent(#[from] AgentError),
+    #[error(transparent)]
+    Sink(#[from] SinkError),
     #[error("cannot start the load: {0}")]
     Start(#[source] io::Error),
     #[error("`{0}` {1}; write http://host:port/metrics or https://host/metrics")]
@@ -119,6 +124,7 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
         let started = LocalPool::start(&plan, clock, tag, &preflight.sources, threads);
         Box::new(started.map_err(RunError::Start)?)
     };
+    let sinks = Sinks::open(&plan, clock, tag)?;
     let started_unix_ms =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let on_progress = options.on_progress.take().unwrap_or_else(|| Box::new(|_| {}));
@@ -128,9 +134,12 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
         Conductor::new(Arc::clone(&plan), clock, pool.as_mut(), watched, stop, on_progress);
     conductor.notes.extend(preflight.notes);
     conductor.ensemble = ensemble;
+    conductor.sinks = sinks;
     conductor.conduct();
     let mut results = finish(conductor, &plan);
     results.run.command = surroundings::without_passwords(&options.command);
+    let known: Vec<&str> = sink_passwords(&scenario).collect();
+    hide(&known, &mut options);
     results.run.started_unix_ms = started_unix_ms;
     results.run.threads = threads as u32;
     results.run.agents = pool.agents();
@@ -147,6 +156,24 @@ pub fn run(scenario: &Scenario, mut options: Options<'_>) -> Result<Results, Run
         ..broker_info(options.broker_info, std::mem::take(&mut results.broker), address)
     };
     Ok(results)
+}
+
+/// Takes passwords of sinks out of what the report shows.
+fn hide(passwords: &[&str], options: &mut Options<'_>) {
+    for password in passwords {
+        options.source = options.source.replace(&format!("\"{password}\""), "\"(left out)\"");
+        for value in options.parameters.values_mut().chain(options.overrides.values_mut()) {
+            *value = value.replace(password, "(left out)");
+        }
+    }
+}
+
+fn sink_passwords(scenario: &Scenario) -> impl Iterator<Item = &str> {
+    let logins = scenario.sinks.iter().filter_map(|sink| match &sink.kind {
+        SinkKind::Kafka(kafka) => kafka.login.as_ref(),
+        SinkKind::Webhook(_) => None,
+    });
+    logins.map(|login| login.password.as_str()).filter(|password| !password.is_empty())
 }
 
 pub(super) fn first_address(scenario: &Scenario) -> &str {
@@ -184,6 +211,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         conductor.on_tick(tick);
     }
     conductor.complete_rest();
+    conductor.sinks.close();
     let mut part = conductor.pool.judge(&sent);
     judge_shared_groups(plan, &sent, &mut part);
     let window = measured_window(&conductor, ended_secs);
@@ -204,6 +232,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
             part.integrity.reordered_in_groups
         ));
     }
+    let routing = routing(&conductor, &sent, &mut part);
     let validity = validity(&conductor, &part);
     let mut results = Results {
         format: RESULTS_FORMAT,
@@ -224,6 +253,7 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
         worst_clients: part.worst_clients,
         errors: super::tally::merge_errors(part.errors.into_iter()),
         rate_search: conductor.rate_search.take(),
+        routing,
         ..Results::default()
     };
     if let Some(process) = &conductor.broker {
@@ -241,6 +271,29 @@ fn finish(mut conductor: Conductor<'_>, plan: &Plan) -> Results {
     judge_service(&mut results, &conductor.service);
     conductor.steps.compact(&mut results);
     results
+}
+
+/// What the sinks received, with what clients published and received in the same minutes.
+fn routing(conductor: &Conductor<'_>, sent: &SentTable, part: &mut Part) -> Option<Routing> {
+    if conductor.sinks.is_empty() {
+        return None;
+    }
+    let mut minutes: Vec<Minute> = Vec::new();
+    for (qos, seconds) in conductor.levels.iter().enumerate() {
+        for second in seconds {
+            // A second is named after its end.
+            let at = second.at_secs.saturating_sub(1) as usize / 60;
+            while minutes.len() <= at {
+                let minute = minutes.len() as u32 + 1;
+                minutes.push(Minute { minute, ..Minute::default() });
+            }
+            minutes[at].published[qos] += second.published;
+            minutes[at].received[qos] += second.received;
+        }
+    }
+    let measured = conductor.phases.iter().filter(|phase| phase.measured);
+    let measured: Vec<_> = measured.map(|phase| (phase.from_secs, phase.to_secs)).collect();
+    Some(Routing { sinks: conductor.sinks.judge(sent, &measured, part), minutes })
 }
 
 /// Of the slowest clients only those are named that stand out.

@@ -88,6 +88,12 @@ impl Stamps {
         (word | u128::from(seal(word, topic, rest)) << CHECK_AT).to_be_bytes()
     }
 
+    /// The stream that a payload says it is of, whether that is true or not.
+    pub(super) fn stream_of(payload: &[u8]) -> Option<StreamId> {
+        let front = payload.first_chunk::<STAMP_BYTES>()?;
+        Some(Form::split(u128::from_be_bytes(*front) as u64).0)
+    }
+
     /// Reads a message that arrived at `now_ns`. `topic_of` is asked only where something is
     /// wrong.
     #[inline]

@@ -13,6 +13,7 @@ use flock_measure::{
 pub(super) fn validity(conductor: &Conductor<'_>, part: &Part) -> Validity {
     let mut reasons = shortfalls(conductor);
     reasons.extend(conductor.reasons.iter().cloned());
+    reasons.extend(conductor.sinks.reasons());
     // What may be the cause of the rest.
     let contention = contention::of(conductor);
     reasons.extend(contention::reasons(&contention));

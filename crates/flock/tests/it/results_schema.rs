@@ -125,9 +125,18 @@ fn results_of_runs_are_as_the_schema_says() {
     let pid = broker.pid().to_string();
     let plain = run("MB-B1", &["--scale", "0.01", "--ramp", "100ms", "--duration", "2s"]);
     let watched = run("X-6", &["--scale", "0.01", "--speed", "10", "--pid", &pid]);
-    let mixed = ["--scale", "0.0002", "--ramp", "100ms", "--duration", "2s"];
-    let mixed = run("EG-1", &[&mixed[..], &["--warm-up", "0s"]].concat());
+    let mixed_options = ["--scale", "0.0002", "--ramp", "100ms", "--duration", "2s"];
+    let mixed = run("EG-1", &[&mixed_options[..], &["--warm-up", "0s"]].concat());
+    // Nobody routes anything.
+    let unrouted = ["--set", "listen=127.0.0.1:0", "--set", "drain=500ms", "--warm-up", "0s"];
+    let unrouted = run("EG-5-WEBHOOK", &[&mixed_options[..], &unrouted].concat());
     std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(all_breaches(&unrouted), [""; 0]);
+    let sink = &unrouted["routing"]["sinks"][0];
+    let count = &sink["by_qos"][0];
+    assert_eq!(count["lost"], unrouted["totals"]["published"][1]);
+    assert_eq!((&count["expected"], &count["received"]), (&count["lost"], &json!(0)));
+    assert!((0.4..1.5).contains(&sink["waited_secs"].as_f64().unwrap()), "{sink}");
     assert_eq!(all_breaches(&plain), [""; 0]);
     assert_eq!(all_breaches(&mixed), [""; 0]);
     assert_eq!(all_breaches(&watched), [""; 0]);

@@ -230,7 +230,7 @@ impl LifeCycle {
     }
 
     fn is_subscribed(&self, topic: &str) -> bool {
-        self.shared.interest.shards(topic.as_bytes()).wants != 0
+        self.shared.is_heard(topic)
     }
 
     /// What is published below `$SYS/broker/events/`: messages that were lost or refused. JSON, QoS

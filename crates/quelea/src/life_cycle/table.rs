@@ -320,15 +320,15 @@ kinds! {
     .logged(Level::INFO, "rule delivers messages");
     RULE_WAITS = EventKind::new("rule.state_changed", RULE_STATE, "")
         .logged(Level::WARN, "rule waits");
-    RULE_PAUSED = EventKind::new("rule.state_changed", RULE_STATE, "")
-        .logged(Level::INFO, "rule paused");
+    RULE_RESTS = EventKind::new("rule.state_changed", RULE_STATE, "")
+        .logged(Level::INFO, "rule does not deliver");
     RULE_STARTED = EventKind::new(
         "rule.started",
         "namespace, rule, stream, run",
         "A new rule begins to read its stream, or a rule continues after a seek. Each seek \
          increases `run`.",
     )
-    .logged(Level::INFO, "rule begins to read");
+    .logged(Level::DEBUG, "rule begins to read");
     RULE_REMOVED = EventKind::new(
         "rule.removed",
         "namespace, rule, stream",

@@ -7,13 +7,14 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use data::control::{DONE, FILE, MANIFEST, MARK, PIN, PINNED, SOCKET, UNPINNED, to_hex};
 
 use super::mailbox::{Item, Mailbox};
+use super::routing::StreamsHandle;
 use super::worker::{Order, Pinned};
 use crate::cluster::{Member, Order as MemberOrder, PinnedCopy};
 
@@ -62,7 +63,12 @@ impl Drop for Control {
 /// Who has the files of the journals.
 pub(super) enum Owner {
     /// The workers of a broker without a cluster.
-    Workers { shards: usize, mailboxes: Arc<[Arc<Mailbox>]> },
+    Workers {
+        shards: usize,
+        mailboxes: Arc<[Arc<Mailbox>]>,
+        /// Files of streams are not deleted meanwhile. Not set: there are none.
+        streams: Arc<OnceLock<StreamsHandle>>,
+    },
     /// A node, whatever its role: its local copies.
     Member(Member),
 }
@@ -71,7 +77,11 @@ impl Owner {
     fn pin(&self) -> io::Result<String> {
         let mut text = String::new();
         match self {
-            Self::Workers { shards, mailboxes } => {
+            Self::Workers { shards, mailboxes, streams } => {
+                // Ahead of the journals: what these say of files stays true.
+                if let Some(streams) = streams.get() {
+                    streams.hold_files(ANSWER_TIMEOUT)?;
+                }
                 for Pinned { shard, segments, manifest } in pin_all(*shards, mailboxes)? {
                     say_journal(&mut text, shard, &segments, manifest.as_deref());
                 }
@@ -95,10 +105,11 @@ impl Owner {
     /// False: the files did not stay as they were.
     fn unpin(&self) -> bool {
         match self {
-            Self::Workers { mailboxes, .. } => {
+            Self::Workers { mailboxes, streams, .. } => {
                 for mailbox in mailboxes.iter() {
                     mailbox.put(Item::Order(Order::Unpin));
                 }
+                streams.get().into_iter().for_each(StreamsHandle::release_files);
                 true
             }
             Self::Member(member) => {
@@ -200,7 +211,8 @@ mod tests {
         }
 
         fn owner(&self) -> Owner {
-            Owner::Workers { shards: 2, mailboxes: self.mailboxes.clone() }
+            let streams = Arc::default();
+            Owner::Workers { shards: 2, mailboxes: self.mailboxes.clone(), streams }
         }
 
         /// Works until `times` pins have ended.

@@ -44,7 +44,7 @@ mod workers;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -213,7 +213,9 @@ fn start(
     let control = match node {
         // It has one since it began to follow.
         Some(_) => None,
-        None => store.map(|store| open_broker_control(store, &workers, &mut unwritten)),
+        None => {
+            store.map(|store| open_broker_control(store, &workers, &parts.streams, &mut unwritten))
+        }
     };
     let running = Running { parts, rules, http };
     let upkeep = Upkeep { clock_watch, unwritten, files };
@@ -337,13 +339,16 @@ fn start_workers(
 fn open_broker_control(
     store: &Store,
     workers: &Workers,
+    streams: &Arc<OnceLock<routing::StreamsHandle>>,
     unwritten: &mut Unwritten,
 ) -> Arc<Mutex<Option<Control>>> {
+    let streams = streams.clone();
     let (shards, mailboxes) = (usize::from(store.shards()), workers.mailboxes.clone());
     let (directory, opened) = (store.data().path().to_owned(), Arc::default());
     let of_later: Arc<Mutex<Option<Control>>> = Arc::clone(&opened);
     let open = move || {
-        let owner = control::Owner::Workers { shards, mailboxes: mailboxes.clone() };
+        let (mailboxes, streams) = (mailboxes.clone(), streams.clone());
+        let owner = control::Owner::Workers { shards, mailboxes, streams };
         let control = Control::open(&directory, owner)?;
         *of_later.lock().unwrap_or_else(PoisonError::into_inner) = Some(control);
         Ok(())

@@ -285,6 +285,7 @@ pub(super) mod tests {
                 line_pace: Arc::default(),
                 life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, Clock::start())),
                 acting: None,
+                streams: None,
             });
             Worker::new(DriverParts {
                 host,

@@ -10,6 +10,7 @@ use base::Clock;
 use broker::ShardId;
 use broker::streams::{ConsumerNumber, StreamNumber, StreamOrder};
 use data::{StreamDisk, StreamFiles, StreamJob};
+use storage::stream::StreamCommand;
 use streams::{ConsumerView, Effect, Happening, Hub, ReadFiles};
 
 use super::board::{Board, Progress, Reported};
@@ -69,6 +70,10 @@ pub(crate) struct Owner {
     pub(super) consumers: Vec<ConsumerNumber>,
     /// The board is written next.
     pub(super) look_ms: u64,
+    /// Backups that are under way, and the deletions that wait for them. A crash forgets these: a
+    /// start removes files that no journal names.
+    pub(super) holds: u32,
+    pub(super) held: Vec<StreamJob>,
     /// It is to end by then.
     pub(super) ends_at: Option<Instant>,
 }
@@ -142,14 +147,29 @@ impl Owner {
             Effect::Order { shard, order } => self.orders.entry(shard).or_default().push(order),
             Effect::File { stream, command } => {
                 if let Some(files) = self.files.0.get(&stream) {
+                    let is_deletion = matches!(command, StreamCommand::Delete { .. });
                     let files = Arc::clone(files);
-                    self.disk.submit(StreamJob { stream: stream.0, files, command });
+                    let job = StreamJob { stream: stream.0, files, command };
+                    match is_deletion && self.holds > 0 {
+                        true => self.held.push(job),
+                        false => self.disk.submit(job),
+                    }
                 }
             }
             Effect::Send { consumer, batch, is_alone, records } => {
                 self.targets.send(consumer, batch, is_alone, records);
             }
             Effect::Happened(happening) => self.on_happened(happening),
+        }
+    }
+
+    /// A backup is done.
+    pub(super) fn release_files(&mut self) {
+        self.holds = self.holds.saturating_sub(1);
+        if self.holds == 0 {
+            for job in std::mem::take(&mut self.held) {
+                self.disk.submit(job);
+            }
         }
     }
 
@@ -175,7 +195,7 @@ impl Owner {
                 self.remove_streams();
             }
             Happening::StreamsSet => self.remove_files(),
-            // At the end all of them are paused.
+            // That all rules are paused at the end is no news.
             Happening::State { .. } if self.ends_at.is_some() => return,
             _ => {}
         }

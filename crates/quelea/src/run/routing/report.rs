@@ -28,7 +28,7 @@ impl Reporter {
     pub(super) fn report(&self, happening: &Happening, names: &Names) {
         let Some((kind, stream, data)) = described(happening, names) else {
             if *happening == Happening::StreamsSet {
-                tracing::info!("streams are in force");
+                tracing::debug!("all shards have the streams");
             }
             return;
         };
@@ -118,7 +118,7 @@ fn described(
 fn kind_of_state(state: &State) -> Option<&'static EventKind> {
     match state {
         State::Starting => None,
-        State::Paused => Some(&table::RULE_PAUSED),
+        State::Paused | State::Ending => Some(&table::RULE_RESTS),
         state if state.is_waiting() => Some(&table::RULE_WAITS),
         _ => Some(&table::RULE_DELIVERS),
     }
@@ -178,6 +178,7 @@ target = "hook"
         vec![
             state(State::Running),
             state(State::Paused),
+            state(State::Ending),
             state(State::Probation { until_ms: 9, reason: "connection refused".into() }),
             Happening::Started { consumer, run: 1 },
             Happening::Ended { consumer },

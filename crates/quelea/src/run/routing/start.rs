@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::Context;
 use base::Clock;
@@ -68,6 +69,29 @@ pub(in crate::run) struct Prepared {
 pub(crate) struct StreamsHandle {
     pub(crate) inbox: Inbox,
     pub(crate) board: Arc<Board>,
+}
+
+impl StreamsHandle {
+    /// No file of a stream is deleted until [`StreamsHandle::release_files`], which is to follow
+    /// whatever happens.
+    ///
+    /// # Errors
+    ///
+    /// The owner does not answer in this time.
+    pub(in crate::run) fn hold_files(&self, time_max: Duration) -> std::io::Result<()> {
+        let (answer, answered) = channel();
+        self.inbox.call(move |owner| {
+            owner.holds += 1;
+            // Who asked may have given up.
+            let _ = answer.send(());
+        });
+        let silent = |_| std::io::Error::other("the thread of streams did not answer");
+        answered.recv_timeout(time_max).map_err(silent)
+    }
+
+    pub(in crate::run) fn release_files(&self) {
+        self.inbox.call(Owner::release_files);
+    }
 }
 
 /// The owner's thread.
@@ -394,6 +418,8 @@ impl Prepared {
             orders: BTreeMap::new(),
             consumers,
             look_ms: 0,
+            holds: 0,
+            held: Vec::new(),
             ends_at: None,
         };
         let thread = spawn("routing".to_owned(), None, move || owner.run(&inputs))?;
