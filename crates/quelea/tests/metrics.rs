@@ -176,6 +176,8 @@ fn routing() -> RoutingFigures {
         fault: None,
     };
     let streams = vec![StreamFigures { spec: Arc::new(definitions.streams[0].clone()), view }];
+    let mut counters = Counters::default();
+    (counters.batches, counters.sent, counters.failed_batches) = (3, 8, 2);
     let view = ConsumerView {
         consumer: ConsumerNumber(1),
         stream: StreamNumber(1),
@@ -185,7 +187,7 @@ fn routing() -> RoutingFigures {
         adds_up: true,
         lag_ms: Some(1500),
         shards: Vec::new(),
-        counters: Counters { batches: 3, sent: 8, failed_batches: 2, ..Counters::default() },
+        counters,
         last_error: None,
     };
     let facts = RuleFacts { spec: definitions.rules[0].clone(), namespace: "default".into() };

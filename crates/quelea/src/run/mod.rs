@@ -339,7 +339,7 @@ fn start_workers(
 fn open_broker_control(
     store: &Store,
     workers: &Workers,
-    streams: &Arc<OnceLock<routing::StreamsHandle>>,
+    streams: &Arc<OnceLock<StreamsHandle>>,
     unwritten: &mut Unwritten,
 ) -> Arc<Mutex<Option<Control>>> {
     let streams = streams.clone();
