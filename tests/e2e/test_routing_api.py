@@ -141,6 +141,8 @@ def test_metrics_have_the_figures_of_the_api(routing, receiver):
     stored = metric(broker, "quelea_stream_stored_messages_total", stream="cars")
     assert stored == api("GET", "/streams/cars")["stored_messages"] == 10
     assert "422" in rule["last_error"]
+    # Metrics name no topic.
+    assert "cars/7" not in broker.get("/metrics")[1]
 
 
 def test_a_paused_rule_delivers_nothing_until_it_is_resumed(routing, receiver):
@@ -179,7 +181,7 @@ def test_a_seek_to_the_beginning_delivers_again(routing, receiver):
     broker, api = routing(rules(receiver.url))
     publish_all(broker, numbered(0, 10))
     first = wait_for(api, {"delivered": 10})
-    api("POST", "/rules/all/seek", {"to": "beginning"})
+    assert api("POST", "/rules/all/seek", {"to": "beginning"})["run"] == first["run"] + 1
     again = wait_for(api, {"run": first["run"] + 1, "delivered": 10})
     assert again["sum"]["stored"] == 10 and again["counters"]["delivered"] == 20
     assert receiver.payloads() == numbered(0, 10) * 2

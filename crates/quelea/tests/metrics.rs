@@ -67,7 +67,7 @@ Alert on the metrics below. [Monitoring](monitoring.md) has these alerts and das
 | `quelea_log_poisoned` | \
   [A disk failed](operations.md#a-disk-that-fails). Messages that must be stored are refused. |
 | `quelea_log_full` | [A log has no space](operations.md#a-full-disk). |
-| `quelea_rule_pending_messages` above 0 while no outcome of `quelea_rule_messages_total` increases | \
+| `quelea_rule_pending_messages` above 0, and `quelea_rule_messages_total` does not increase | \
   A [rule](rules.md) does not deliver. `quelea_rule_state` and `GET /rules` have the reason. |
 | `quelea_rule_messages_total`, outcomes `given_up`, `dead_lettered` and those with `dropped` | \
   Messages did not reach the target of a rule. |

@@ -31,7 +31,7 @@ record! {
         /// When a publisher gets its acknowledgement: the operating system has the message (disk),
         /// or it outlives a loss of power (fsync).
         durability: String,
-        /// What happens at a limit: the oldest file is deleted, or publishes are refused.
+        /// The policy at a limit: drop_oldest deletes the oldest file, reject refuses publishes.
         when_full: String,
         /// The greatest age of a message; null: no limit.
         age_max_secs: Option<u64>,
@@ -81,7 +81,7 @@ record! {
         enabled: bool,
         /// An operator has paused it.
         paused: bool,
-        /// What it does, or waits for.
+        /// The state in one word.
         state: String,
         /// Why it waits; null: it does not.
         reason: Option<String>,
@@ -99,7 +99,7 @@ record! {
         stalled_secs: Option<u64>,
         /// Messages of this run.
         sum: RuleSum,
-        /// What was counted since the start of the broker.
+        /// Counts since the start of the broker.
         counters: RuleCounters,
         /// The last answer of the target that was not a success; null: there was none.
         last_error: Option<String>,
@@ -136,7 +136,7 @@ record! {
 }
 
 record! {
-    /// What a rule has done since the start of the broker, in all runs.
+    /// Counts of a rule since the start of the broker, over all runs.
     RuleCounters {
         /// Messages whose topic does not match.
         not_matched: u64,
@@ -248,7 +248,7 @@ pub(super) const ROUTES: &[Route] = &[
 const STREAM: Param = Param { is_required: true, ..text("name", "The name of a stream.") };
 const RULE: Param = Param { is_required: true, ..text("name", "The name of a rule.") };
 
-/// How long the owner of streams may take for an answer: a small file may be written.
+/// How long the owner of streams may take for an answer: it may wait for the disk.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 fn list_streams(api: &Api, call: &Call) -> Outcome {
@@ -326,10 +326,9 @@ async fn operate(api: &Api, call: &Call, order: RuleOrder) -> Outcome {
     let handle = open(api)?.ok_or_else(|| missing(api, "rule", &name))?;
     let (answer, answered) = oneshot::channel();
     let rule = name.clone();
-    handle.inbox.call(move |owner| {
-        // Who asked may have given up.
-        let _ = answer.send(owner.operate(&rule, &order));
-    });
+    // Who asked may have given up.
+    let answer = Box::new(move |done| drop(answer.send(done)));
+    handle.inbox.call(move |owner| owner.operate(&rule, &order, answer));
     match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
         Ok(Ok(done)) => done.map_err(|error| refused(api, &name, error))?,
         Ok(Err(_)) => return Err(NoAnswer::Absent.into()),

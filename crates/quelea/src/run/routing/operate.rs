@@ -29,11 +29,44 @@ pub(crate) enum OperateError {
     Stopping,
 }
 
+/// Takes what came of an order.
+pub(crate) type Answer = Box<dyn FnOnce(Result<(), OperateError>) + Send>;
+
+/// Seeks whose answers wait until the position is committed. Policy: others are answered at once.
+const SEEKS_MAX: usize = 64;
+
 impl Owner {
-    /// # Errors
-    ///
-    /// Why it was not done.
-    pub(crate) fn operate(&mut self, rule: &str, order: &RuleOrder) -> Result<(), OperateError> {
+    /// Answers when it is done: a seek when the rule reads from there.
+    pub(crate) fn operate(&mut self, rule: &str, order: &RuleOrder, answer: Answer) {
+        match self.carry_out_order(rule, order) {
+            Ok(number) if matches!(order, RuleOrder::Seek(_)) && self.seeks.len() < SEEKS_MAX => {
+                self.seeks.push((number, answer));
+            }
+            Ok(_) => {
+                self.look(self.clock.now_ms());
+                answer(Ok(()));
+            }
+            Err(error) => answer(Err(error)),
+        }
+    }
+
+    /// A rule reads from where it was to go on.
+    pub(super) fn answer_seeks(&mut self, number: ConsumerNumber) {
+        let (done, others) = std::mem::take(&mut self.seeks)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(own, _)| *own == number);
+        self.seeks = others;
+        if !done.is_empty() {
+            self.look(self.clock.now_ms());
+        }
+        done.into_iter().for_each(|(_, answer)| answer(Ok(())));
+    }
+
+    fn carry_out_order(
+        &mut self,
+        rule: &str,
+        order: &RuleOrder,
+    ) -> Result<ConsumerNumber, OperateError> {
         if self.ends_at.is_some() {
             return Err(OperateError::Stopping);
         }
@@ -55,8 +88,7 @@ impl Owner {
             }
             RuleOrder::Seek(to) => self.hub.seek(number, to, now_ms),
         }
-        self.look(now_ms);
-        Ok(())
+        Ok(number)
     }
 
     /// A pause outlives a restart.

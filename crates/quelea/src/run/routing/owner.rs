@@ -15,6 +15,7 @@ use streams::{ConsumerView, Effect, Happening, Hub, ReadFiles};
 
 use super::board::{Board, Progress, Reported};
 use super::inbox::{Inbox, Input};
+use super::operate::Answer;
 use super::report::Reporter;
 use super::sending::Targets;
 use super::start::{Ground, InForce};
@@ -68,6 +69,8 @@ pub(crate) struct Owner {
     /// Orders for shards since the last look.
     pub(super) orders: BTreeMap<ShardId, Vec<StreamOrder>>,
     pub(super) consumers: Vec<ConsumerNumber>,
+    /// Rules that are to go on somewhere else, and who awaits that.
+    pub(super) seeks: Vec<(ConsumerNumber, Answer)>,
     /// The board is written next.
     pub(super) look_ms: u64,
     /// Backups that are under way, and the deletions that wait for them. A crash forgets these: a
@@ -195,6 +198,7 @@ impl Owner {
                 self.remove_streams();
             }
             Happening::StreamsSet => self.remove_files(),
+            Happening::Started { consumer, .. } => self.answer_seeks(*consumer),
             // That all rules are paused at the end is no news.
             Happening::State { .. } if self.ends_at.is_some() => return,
             _ => {}

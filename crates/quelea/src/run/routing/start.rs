@@ -417,6 +417,7 @@ impl Prepared {
             in_force,
             orders: BTreeMap::new(),
             consumers,
+            seeks: Vec::new(),
             look_ms: 0,
             holds: 0,
             held: Vec::new(),
