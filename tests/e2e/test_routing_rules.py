@@ -16,9 +16,21 @@ from broker import QUELEA, ROOT
 PAGE = ROOT / "docs/use/rules.md"
 EXAMPLE = re.compile(r"```console\n\$ quelea (.*?)\n(.*?)```", re.DOTALL)
 TIME = "2026-11-29T12:00:00Z"
+STREAM = """[[streams]]
+name = "all"
+filters = ["#"]
+"""
 TARGETS = {
-    "http": 'target = { name = "t", type = "http", url = "https://example.com/in?code=secret" }',
-    "kafka": 'target = { name = "t", type = "kafka", topic = "lake" }',
+    "http": """[[targets]]
+name = "t"
+type = "http"
+url = "https://example.com/in?code=secret"
+""",
+    "kafka": """[[targets]]
+name = "t"
+type = "kafka"
+servers = ["kafka.example:9092"]
+""",
 }
 ENRICHMENTS = """enrichments = { site = "${client.attributes.site}", pfi = "${mqtt.message.pfi}" }"""
 
@@ -44,16 +56,45 @@ def test_the_page_shows_what_the_commands_print(tmp_path):
 
 def test_a_file_that_is_wrong_is_refused_with_its_lines(tmp_path):
     (tmp_path / "good.toml").write_text(rules_of_page())
-    wrong = rules_of_page().replace("filter =", "filters =").replace("StringIn", "StringIs")
+    wrong = rules_of_page().replace("filter =", "filtered =").replace("StringIn", "StringIs")
+    lines = wrong.splitlines()
     (tmp_path / "wrong.toml").write_text(wrong)
     done = run(tmp_path, "check", "good.toml", "wrong.toml")
     assert done.returncode == 2
-    assert "good.toml: valid: rules 2, enabled 2" in done.stdout
-    assert "wrong.toml:3:1: rules.0.filters: unknown key" in done.stderr
-    assert "wrong.toml:12:12: rules.0.conditions.1.operator: unknown operator" in done.stderr
+    assert "good.toml: valid: streams 2, targets 2, rules 2, enabled 2" in done.stdout
+    line = lines.index('filtered = "plants/+/motor"') + 1
+    assert f"wrong.toml:{line}:1: rules.0.filtered: unknown key" in done.stderr
+    line = lines.index('operator = "StringIs"') + 1
+    expected = f"wrong.toml:{line}:12: rules.0.conditions.1.operator: unknown operator"
+    assert expected in done.stderr
     assert run(tmp_path, "check", "nowhere.toml").returncode == 2
     done = run(tmp_path, "test", "--rules", "wrong.toml", "-t", "a")
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_files_of_secrets_are_read_by_check_only(tmp_path):
+    login = 'sasl = { mechanism = "PLAIN", username = "u", password_file = "password" }\n'
+    rule = '[[rules]]\nname = "r"\nfilter = "#"\ntarget = "t"\ntopic = "x"\n'
+    (tmp_path / "rules.toml").write_text(STREAM + TARGETS["kafka"] + login + rule)
+    done = run(tmp_path, "check", "rules.toml")
+    assert done.returncode == 2
+    assert "rules.toml:8:63: targets.0.sasl.password_file: cannot read password" in done.stderr
+    assert run(tmp_path, "test", "--rules", "rules.toml", "-t", "a").returncode == 0
+    (tmp_path / "password").write_text("hunter2\n")
+    done = run(tmp_path, "check", "rules.toml")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_headers_have_values_of_the_event(tmp_path):
+    headers = 'headers = { x-site = { path = "site" }, x-n = { path = "data.n" }, fixed = "no" }\n'
+    rule = '[[rules]]\nname = "r"\nfilter = "#"\ntarget = "t"\nform = "raw"\n'
+    text = STREAM + TARGETS["http"] + headers + rule + ENRICHMENTS
+    (tmp_path / "rules.toml").write_text(text)
+    test = ("test", "--rules", "rules.toml", "--json", "-t", "a", "-a", "site=berlin", "--pfi", "1")
+    done = run(tmp_path, *test, "-m", '{"n": 1.5}')
+    found = json.loads(done.stdout)["rules"][0]["headers"]
+    found = {header["name"]: header["value"] for header in found}
+    assert found == {"x-site": "berlin", "x-n": "1.5"}, "those of the target are its own"
 
 
 def test_the_exit_code_says_whether_a_rule_matches(tmp_path):
@@ -131,8 +172,9 @@ MESSAGES = {
 
 def sent(directory, target, form, *message):
     """What the target receives: headers and body."""
-    rule = f'[[rules]]\nname = "r"\nfilter = "#"\nform = "{form}"\n'
-    (directory / "one.toml").write_text(rule + ENRICHMENTS + "\n" + TARGETS[target])
+    rule = f'[[rules]]\nname = "r"\nfilter = "#"\nform = "{form}"\ntarget = "t"\n'
+    rule += 'topic = "lake"\n' if target == "kafka" else ""
+    (directory / "one.toml").write_text(STREAM + TARGETS[target] + rule + ENRICHMENTS)
     (directory / "binary").write_bytes(b"\xff\x00")
     done = run(
         directory, "test", "--rules", "one.toml", "--json", "-t", "plänts/7 a%", "--time", TIME,
@@ -210,3 +252,59 @@ def test_events_of_another_library_stay_what_they_are(tmp_path, form):
         assert (read.get_id(), read.get_source(), read.get_subject()) == ("7", "/s", "s")
         assert (read.get_data(), read.get_datacontenttype()) == ({"n": 1}, "application/json")
         assert read.get_extension("site") == 'Köln "x"'
+
+
+SERVE = """
+[server]
+watch_files_secs = 1
+[durability]
+level = "memory"
+[routing]
+file = "{dir}/rules.toml"
+[[listeners]]
+url = "tcp://127.0.0.1:0"
+allow_anonymous = true
+"""
+RULE = '[[rules]]\nname = "r"\nfilter = "#"\ntarget = "t"\n'
+
+
+def test_a_broker_checks_its_file_and_uses_the_data_directory(start):
+    broker = start(SERVE, files={"rules.toml": STREAM + TARGETS["http"] + RULE})
+    first = broker.wait_for_log(lambda event: "the file of rules is valid" in event["message"])
+    assert (first["streams"], first["targets"], first["rules"]) == (1, 1, 1)
+    assert (broker.data / "shard-000").is_dir(), "streams are stored, also at level memory"
+    file = broker.directory / "rules.toml"
+    file.write_text(STREAM.replace("filters", "filter"))
+    refused = broker.wait_for_log(lambda event: "streams and rules have changed" in event["message"])
+    assert "rules.toml:3:1: streams.0.filter: unknown key" in refused["error"]
+    seen = len(broker.log)
+    file.write_text(STREAM)
+    again = broker.wait_for_log(
+        lambda event: "the file of rules is valid" in event["message"], seen
+    )
+    assert (again["streams"], again["rules"]) == (1, 0)
+    file.write_text(STREAM + 'namespace = "red"\n')
+    broker.reload("streams and rules not reloaded")
+    refused = broker.wait_for_log(
+        lambda event: "streams and rules not reloaded" in event["message"]
+    )
+    assert "streams.0.namespace: no namespace is named 'red'" in refused["error"]
+
+
+def test_check_config_checks_the_file_of_rules(tmp_path):
+    config = SERVE.replace("{dir}", str(tmp_path)).replace(":0", ":18831")
+    (tmp_path / "quelea.toml").write_text(config)
+    command = [QUELEA, "serve", "--check-config", "--http=off", f"--config={tmp_path}/quelea.toml"]
+
+    def checked(text):
+        (tmp_path / "rules.toml").write_text(text)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    assert checked(STREAM + TARGETS["http"] + RULE)[0] == 0
+    code, output = checked(STREAM.replace('"#"', '"a/#"') + TARGETS["http"] + RULE.replace("#", "b"))
+    assert code == 0 and "rule r: no filter of stream 'all' has a topic in common" in output
+    code, output = checked(STREAM + RULE)
+    assert code == 2 and "rules.toml:7:10: rules.0.target: no target is named 't'" in output
+    code, output = checked(STREAM + 'namespace = "red"\n')
+    assert code == 2 and "no namespace is named 'red'" in output

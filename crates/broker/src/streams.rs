@@ -155,4 +155,6 @@ pub struct StreamFound {
     pub next: u64,
     /// How far files must reach, by their numbers.
     pub reach: BTreeMap<u64, u64>,
+    /// The files below are gone. Their numbers are not used again.
+    pub first_file: u64,
 }

@@ -491,7 +491,7 @@ settings! {
 
 settings! {
     /// How persistent sessions and their messages are stored: see `docs/use/durability.md`. If all
-    /// levels are `memory`, no directory is used.
+    /// levels are `memory` and `routing.file` is not set, no directory is used.
     "durability" => Durability {
         /// The level that an acknowledgement confirms. `memory`: none. `disk`: stored by the
         /// operating system. `fsync`: on the medium. `quorum`: on the media of a majority of NATS

@@ -368,10 +368,8 @@ fn lower(
     let mut durability =
         durability::lower(&durability, &limits, &listeners, shards, settings, problems);
     durability.resolve_sizes(deriving, &mut server, machine);
-    let cluster = cluster::lower(durability.has_journal(), settings, machine, problems);
     (limits.messages_burst, limits.bytes_burst) =
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
-    let routing = routing::lower(&limits, settings, deriving, problems)?;
     let http_hosts = http.hosts.clone();
     let http = lower_http(&http, settings, problems);
     let (http_tls, api) = api::lower_with_tls(http, &server.data_dir, settings, problems)?;
@@ -380,6 +378,8 @@ fn lower(
     check_events(&events, &access, settings, problems);
     Some(Config {
         bridges: bridges::lower(&namespaces, &limits, settings, problems)?,
+        routing: routing::lower(&limits, settings, deriving, problems)?,
+        cluster: cluster::lower(durability.has_journal(), settings, machine, problems),
         server,
         shards_are_fixed,
         listeners,
@@ -401,8 +401,6 @@ fn lower(
         sys: Sys::lower(values(settings, Sys::SECTION, "sys"))?,
         events,
         telemetry: telemetry::lower(settings, problems)?,
-        routing,
-        cluster,
     })
 }
 

@@ -20,8 +20,8 @@ pub struct RoutingConfig {
 }
 
 settings! {
-    /// Streams, targets and rules: see `docs/use/rules.md`. The broker checks their file, and does
-    /// not run it yet.
+    /// Streams, targets and rules: see `docs/use/rules.md`. The broker stores
+    /// messages in streams, and sends them to Kafka and HTTP endpoints.
     "routing" => RawRouting {
         /// File with streams, targets and rules, TOML. SIGHUP reloads it. It is checked with
         /// `quelea rules check`. Not set: there are none. With it the broker uses the data

@@ -291,7 +291,10 @@ const FIRST: u32 = 1;
 
 #[cfg(test)]
 mod tests {
+    use storage::Stamp;
+
     use super::*;
+    use crate::{DataDir, stamp_journal};
 
     fn set(numbers: &mut Numbers, streams: &[&str], consumers: &[&str]) -> NumberChanges {
         numbers.set(streams.iter().copied(), consumers.iter().copied()).expect("there are numbers")
@@ -385,6 +388,30 @@ mod tests {
         let before = full.clone();
         assert!(matches!(full.set(["a"], []), Err(NumbersError::Exhausted)));
         assert_eq!(full, before);
+    }
+
+    #[test]
+    fn a_file_of_another_start_is_refused() {
+        let dir = directory();
+        let data = DataDir::open(dir.path()).expect("a directory");
+        let start = || {
+            let (stamps, stamp) = data.begin_start(1).expect("it belongs together");
+            stamps.renew(dir.path()).expect("it can be written");
+            let files = data.journal_files(0).expect("its files");
+            stamp_journal(&files, Stamp { is_finished: true, ..stamp }).expect("it is written");
+            stamps
+        };
+        let stamps = start();
+        let mut numbers = Numbers::read(&stamps, dir.path()).expect("there is none");
+        set(&mut numbers, &["a"], &["r"]);
+        numbers.write(&stamps, dir.path()).expect("it can be written");
+        let path = dir.path().join(NUMBERS_FILE);
+        let old = std::fs::read(&path).expect("it is there");
+        let stamps = start();
+        assert_eq!(Numbers::read(&stamps, dir.path()).expect("it has this start"), numbers);
+        std::fs::write(&path, old).expect("it can be written");
+        let error = data.begin_start(1).expect_err("it is older").to_string();
+        assert!(error.contains(NUMBERS_FILE), "{error}");
     }
 
     #[test]

@@ -112,10 +112,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         }),
         Fact::GroupClosed { queue: session },
     ];
+    facts.map(write).into_iter().chain(streamed_seeds()).collect()
+}
+
+fn streamed_seeds() -> impl Iterator<Item = Vec<u8>> {
     let records = [stream_record(None, &[]), stream_record(Some("anna"), ATTRIBUTES)];
-    let streamed = records.each_ref().map(|record| streamed_facts(record));
-    let streamed = streamed.into_iter().flatten();
-    facts.map(write).into_iter().chain(streamed).collect()
+    records.map(|record| streamed_facts(&record)).into_iter().flatten()
 }
 
 /// One with a list in it, as written by `put_attributes`.

@@ -1,5 +1,6 @@
-//! Rules: an input is a file of streams, targets and rules, a zero byte, and the payload of a message. A file that is
-//! JSON is read as resources of Event Grid. Rules that are valid are asked about the message.
+//! Rules: an input is a file of streams, targets and rules, a zero byte, and the payload of a
+//! message. A file that is JSON is read as resources of Event Grid. Rules that are valid are asked
+//! about the message.
 
 use policy::{Attribute, Attributes};
 use routing::{Definitions, Event, Form, Origin, Record, Rule, Verdict, definitions, event_grid};

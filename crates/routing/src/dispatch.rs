@@ -120,6 +120,8 @@ pub enum Effect {
     Send { batch: BatchId, records: Vec<RecordId>, is_alone: bool },
     /// The target has it.
     Delivered(RecordId),
+    /// It was not to be sent any more ([`Dispatch::work_if`]).
+    Withdrawn(RecordId),
     /// It will not be sent again.
     DeadLetter(DeadLetter),
 }
@@ -288,16 +290,26 @@ impl Dispatch {
 
     /// Sends what may be sent.
     pub fn work(&mut self, now_ms: u64, out: &mut Vec<Effect>) {
+        self.work_if(now_ms, |_| true, out);
+    }
+
+    /// Sends what may be sent, of the records that are still to be.
+    pub fn work_if(
+        &mut self,
+        now_ms: u64,
+        is_wanted: impl Fn(RecordId) -> bool,
+        out: &mut Vec<Effect>,
+    ) {
         let lanes = self.lanes.len();
         let begin = self.first;
         for place in (begin..lanes).chain(0..begin) {
             if !self.target.may_send(now_ms) {
                 return;
             }
-            let Some((records, is_alone)) = self.lanes[place].next_batch(&self.rules, now_ms)
-            else {
-                continue;
-            };
+            let before = self.lanes[place].records.len();
+            let next = self.lanes[place].next_batch(&self.rules, now_ms, &is_wanted, out);
+            self.in_flight -= before - self.lanes[place].records.len();
+            let Some((records, is_alone)) = next else { continue };
             let batch = BatchId(self.next_batch);
             self.next_batch += 1;
             self.lanes[place].under_way = Some(batch);
@@ -381,18 +393,51 @@ impl Dispatch {
 }
 
 impl Lane {
-    fn next_batch(&mut self, rules: &DispatchRules, now_ms: u64) -> Option<(Vec<RecordId>, bool)> {
-        if self.under_way.is_some() || self.not_before_ms > now_ms || self.records.is_empty() {
+    fn next_batch(
+        &mut self,
+        rules: &DispatchRules,
+        now_ms: u64,
+        is_wanted: &impl Fn(RecordId) -> bool,
+        out: &mut Vec<Effect>,
+    ) -> Option<(Vec<RecordId>, bool)> {
+        if self.under_way.is_some() || self.not_before_ms > now_ms {
             return None;
         }
-        if self.groups.is_empty() {
-            self.groups.push_back(Group::of(self.fitting(rules)));
+        while !self.records.is_empty() {
+            if self.groups.is_empty() {
+                self.groups.push_back(Group::of(self.fitting(rules)));
+            }
+            if self.withdraw(is_wanted, out) {
+                continue;
+            }
+            let group = self.groups.front_mut()?;
+            group.first_ms.get_or_insert(now_ms);
+            let records = self.records.iter_mut().take(group.len);
+            let records = records.map(|item| (item.first_ms.get_or_insert(now_ms), item.id).1);
+            return Some((records.collect(), group.is_alone));
         }
-        let group = self.groups.front_mut()?;
-        group.first_ms.get_or_insert(now_ms);
-        let records = self.records.iter_mut().take(group.len);
-        let records = records.map(|item| (item.first_ms.get_or_insert(now_ms), item.id).1);
-        Some((records.collect(), group.is_alone))
+        None
+    }
+
+    /// Takes records out of the first group that are not to be sent any more, and the group with
+    /// the last of them. True: the group is gone.
+    fn withdraw(&mut self, is_wanted: &impl Fn(RecordId) -> bool, out: &mut Vec<Effect>) -> bool {
+        let Some(group) = self.groups.front_mut() else { return false };
+        let mut first = self.records.iter().take(group.len);
+        if first.all(|item| is_wanted(item.id)) {
+            return false;
+        }
+        let batch: Vec<Item> = self.records.drain(..group.len).collect();
+        let (kept, gone): (Vec<Item>, Vec<Item>) =
+            batch.into_iter().partition(|item| is_wanted(item.id));
+        out.extend(gone.iter().map(|item| Effect::Withdrawn(item.id)));
+        group.len = kept.len();
+        let is_gone = kept.is_empty();
+        if is_gone {
+            self.groups.pop_front();
+        }
+        kept.into_iter().rev().for_each(|item| self.records.push_front(item));
+        is_gone
     }
 
     /// How many records fit into a batch, at least one.

@@ -6,10 +6,10 @@
 //! [`Rule::output`] makes the headers and the body that the target receives.
 //!
 //! A [`Cursor`] knows how far a consumer is, and that all outcomes add up. A [`Dispatch`] says what
-//! is sent to a target next, and what its answers mean. Nothing uses these two yet.
+//! is sent to a target next, and what its answers mean.
 //!
-//! Streams, targets and rules are read from TOML ([`definitions::parse`]), and rules from the JSON of
-//! Azure Event Grid ([`event_grid::read`]).
+//! Streams, targets and rules are read from TOML ([`definitions::parse`]), and rules from the JSON
+//! of Azure Event Grid ([`event_grid::read`]).
 //!
 //! It does not know sockets, clocks, threads or files: time and event IDs are arguments.
 //!

@@ -177,9 +177,13 @@ impl Rule {
 
     /// What the target receives for a record that matches.
     pub fn output(&self, event: &Event<'_>) -> Output {
+        self.render(event, self.0.form)
+    }
+
+    fn render(&self, event: &Event<'_>, form: Form) -> Output {
         let binding = self.target().map_or(Binding::Http, |target| target.destination.binding());
-        let Draft { enrichments, payload, form, properties, .. } = &self.0;
-        let mut output = form::render(event, enrichments, *payload, *form, binding);
+        let Draft { enrichments, payload, properties, .. } = &self.0;
+        let mut output = form::render(event, enrichments, *payload, form, binding);
         let context = self.context(event);
         output.headers.extend(properties.iter().filter_map(|property| property.header(context)));
         output
@@ -191,8 +195,7 @@ impl Rule {
             Form::Batch => Form::Structured,
             form => form,
         };
-        let binding = self.target().map_or(Binding::Http, |target| target.destination.binding());
-        form::render(event, &self.0.enrichments, self.0.payload, form, binding)
+        self.render(event, form)
     }
 
     /// What is allowed, and is hardly meant.

@@ -441,3 +441,34 @@ fn a_dropped_file_is_deleted_when_no_journal_names_it() {
     model.log.delete_below(last + 1);
     assert_eq!(deleted(&mut model), 1);
 }
+
+#[test]
+fn the_number_of_a_dropped_file_is_not_used_again() {
+    let mut model = Model::new(1, StreamLimits::default());
+    model.log.begin_at(7);
+    model.append(0, 3, 100);
+    assert!(matches!(model.waiting[..], [StreamCommand::Write { file: 7, .. }]));
+}
+
+#[test]
+fn a_block_that_its_journal_has_not_released_does_not_count_after_a_start() {
+    let mut model = Model::new(1, StreamLimits::default());
+    for (shard, count) in [(1, 3), (1, 4), (0, 5)] {
+        model.append(shard, count, 100);
+    }
+    model.finish();
+    // The journal of shard 1 has lost its last fact, and that of shard 0 knows the whole file.
+    model.archived.insert(1, 3);
+    model.restart();
+    assert_eq!(model.log.locate(1, 5), Location::Ahead);
+    assert_eq!(model.log.records(), 3 + 5);
+    model.archived.insert(1, 0);
+    model.restart();
+    assert_eq!((model.log.locate(1, 2), model.log.records()), (Location::Ahead, 5));
+    model.finish();
+    model.check();
+    // They were moved again, and the first copies still do not count.
+    model.restart();
+    assert_eq!(model.log.records(), 7 + 5);
+    model.check();
+}

@@ -60,7 +60,7 @@ impl Front<'_> {
         }
         let Ok(message) = Message::unpack(stored) else { return self.drop_damaged(at) };
         let id = event_id(message.life(), self.stream.definition.number, at);
-        let held = Held { at_ms: record.at_ms, bytes: record.bytes.clone() };
+        let held = Held::new(record.at_ms, record.bytes.clone());
         // Consumers of a stream are of one namespace, so one event is for all of them.
         let mut open = &takers[..];
         while let Some(first) = open.first() {

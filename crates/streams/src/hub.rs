@@ -12,7 +12,7 @@ use topic::Matches;
 
 use crate::consumer::{Consumer, Goal, Progress};
 use crate::definition::{
-    ConsumerDefinition, DefinitionError, Seek, Start, StreamDefinition, leads_back,
+    ConsumerDefinition, DefinitionError, Full, Seek, Start, StreamDefinition, leads_back,
 };
 use crate::effect::{Effect, Happening};
 use crate::orders::Orders;
@@ -83,6 +83,17 @@ impl Hub {
         self.memory >= self.settings.memory_max
     }
 
+    /// Less of the disk is free than is to be. Policy: the largest stream that drops deletes its
+    /// oldest file each second, and streams that reject do so.
+    pub fn set_disk_short(&mut self, is_short: bool) {
+        let drops = self.streams.iter().filter(|(_, it)| it.definition.full == Full::DropOldest);
+        let largest = drops.max_by_key(|(_, it)| it.log.bytes()).map(|(number, _)| *number);
+        for (number, stream) in &mut self.streams {
+            let is_meant = stream.definition.full == Full::Reject || Some(*number) == largest;
+            stream.is_disk_short = is_short && is_meant;
+        }
+    }
+
     /// Whether the stream rejects records now ([`crate::Full::Reject`]).
     pub fn is_full(&self, stream: StreamNumber) -> bool {
         self.streams.get(&stream).is_some_and(|stream| stream.is_full)
@@ -95,10 +106,12 @@ impl Hub {
         for shard in 0..self.settings.shards {
             if consumer.shards[usize::from(shard)].is_at_front {
                 let front = stream.shards[usize::from(shard)].tail.front;
-                consumer.settle(shard, front, now_ms, &self.settings);
+                if consumer.shards[usize::from(shard)].read < front {
+                    consumer.settle(shard, front, now_ms, &self.settings);
+                    self.ready.insert(number);
+                }
             }
         }
-        self.ready.insert(number);
         let view = consumer.view(stream, now_ms, &self.settings);
         debug_assert!(view.adds_up || self.settings.has(Flaw::SumOffByOne));
         Some(view)
@@ -181,16 +194,20 @@ impl Hub {
         let Some(stream) = self.streams.get_mut(&definition.stream) else {
             return Err(DefinitionError::NoStream(definition.stream.0));
         };
-        let mut shards = Vec::new();
-        for shard in 0..self.settings.shards {
-            let found = cursors.get(&shard).map(|bytes| Cursor::decode(bytes));
-            shards.push(match (found, definition.start) {
-                (Some(None), _) => return Err(DefinitionError::Cursor(number.0, shard)),
-                (Some(Some(cursor)), _) => Progress::found(cursor),
-                (None, Start::New) => Progress::new(stream.next(shard)),
-                (None, Start::Beginning) => Progress::new(stream.oldest(shard)),
-            });
+        let mut found = BTreeMap::new();
+        for (shard, bytes) in cursors {
+            let cursor = Cursor::decode(bytes);
+            found.insert(*shard, cursor.ok_or(DefinitionError::Cursor(number.0, *shard))?);
         }
+        // A crash may have come between the shards of a seek: the others go on in the same run.
+        let run = found.values().map(Cursor::run).max().unwrap_or(1);
+        let progress = |shard: u16| match (found.remove(&shard), definition.start) {
+            (Some(cursor), _) if cursor.run() == run => Progress::found(cursor),
+            (Some(cursor), _) => Progress::behind(cursor, run),
+            (None, Start::New) => Progress::new(run, stream.next(shard)),
+            (None, Start::Beginning) => Progress::new(run, stream.beginning(shard)),
+        };
+        let shards = (0..self.settings.shards).map(progress).collect();
         let mut consumer = Consumer::new(definition, shards);
         consumer.listen(stream);
         stream.consumers.insert(number);
@@ -284,7 +301,7 @@ impl Hub {
         consumer.leave_front(stream, now_ms, &self.settings);
         let run = consumer.run() + 1;
         let goal = |shard: u16| {
-            let (oldest, next) = (stream.oldest(shard), stream.next(shard));
+            let (oldest, next) = (stream.beginning(shard), stream.next(shard));
             let start = match to {
                 Seek::Time(at_ms) => return Goal::Time { run, at_ms: *at_ms },
                 Seek::Beginning => oldest,
@@ -318,6 +335,9 @@ impl Hub {
 /// What is reported.
 impl Hub {
     pub fn on_news(&mut self, shard: u16, news: StreamNews, now_ms: u64) {
+        if shard >= self.settings.shards {
+            return;
+        }
         match news {
             StreamNews::Stored { stream: number, first, records } => {
                 let Some(stream) = self.streams.get_mut(&number) else { return };
@@ -334,8 +354,10 @@ impl Hub {
             StreamNews::Synced { stream: number, next } => {
                 let Some(stream) = self.streams.get_mut(&number) else { return };
                 let tail = &mut stream.shards[usize::from(shard)].tail;
-                tail.synced = tail.synced.max(next);
-                self.touched.insert(number);
+                if tail.synced < next {
+                    tail.synced = next;
+                    self.touched.insert(number);
+                }
             }
             StreamNews::NeedsSpace => self.move_all(shard),
             StreamNews::Done { order, result } => self.on_done(shard, order, result, now_ms),
@@ -351,14 +373,14 @@ impl Hub {
         now_ms: u64,
     ) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
-        let had_fault = stream.log.fault().is_some();
         let retry_ms = now_ms + self.settings.retry_ms;
         let is_stored = stream.on_file(id, result, retry_ms);
         self.touched.insert(number);
         let fault = stream.log.fault().map(|fault| fault.detail.clone());
+        let was_failing = stream.is_failing;
         stream.is_failing |= fault.is_some();
         match fault {
-            Some(fault) if !had_fault => {
+            Some(fault) if !was_failing => {
                 self.happened(Happening::WriteFault { stream: number, fault });
             }
             None if is_stored && std::mem::take(&mut stream.is_failing) => {

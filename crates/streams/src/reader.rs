@@ -76,13 +76,14 @@ impl Reader {
             Location::File { file, offset, end } => (file, offset, end),
         };
         let known = self.next.filter(|(known, offset)| *known == file && *offset > begin);
+        // Behind that the file may have blocks that count in a later one.
+        let file_next = log.extent(file, shard).map_or(ordinal + 1, |(_, next)| next);
         let mut offset = known.map_or(begin, |(_, offset)| offset);
         for _ in 0..BLOCKS_MAX {
             if offset >= end {
                 // The file has it, and it is behind none of what can be read.
                 self.next = None;
-                let next = log.extent(file, shard).map_or(ordinal + 1, |(_, next)| next);
-                return Ok(Found::Damaged(next));
+                return Ok(Found::Damaged(file_next));
             }
             let limit = end - offset;
             let (header, block) = source.block(shard, ordinal, (file, offset, limit))?;
@@ -97,7 +98,7 @@ impl Reader {
                 Some(_) if header.first > ordinal => {
                     // The block is found again from its own first record.
                     self.next = Some((file, offset - header.block_bytes()));
-                    return Ok(Found::Damaged(header.first));
+                    return Ok(Found::Damaged(header.first.min(file_next)));
                 }
                 Some(Ok(block)) => return Ok(Found::Block(block)),
                 Some(Err(_)) => return Ok(Found::Damaged(header.next())),
@@ -156,7 +157,7 @@ impl Source<'_> {
         at_ms: u64,
     ) -> io::Result<Option<u64>> {
         let tail = &self.stream.shards[usize::from(shard)].tail;
-        let oldest = self.stream.oldest(shard);
+        let oldest = self.stream.beginning(shard);
         let Location::File { file, offset, end } = self.stream.log.locate_time(shard, at_ms) else {
             return Ok(Some(tail.at_time(at_ms).max(oldest)));
         };
@@ -164,7 +165,9 @@ impl Source<'_> {
         let mut offset = known.map_or(offset, |(_, offset)| offset);
         for _ in 0..BLOCKS_MAX {
             if offset >= end {
-                return Ok(Some(tail.at_time(at_ms).max(oldest)));
+                // What it has at this time counts in a later file.
+                let next = self.stream.log.extent(file, shard).map_or(oldest, |(_, next)| next);
+                return Ok(Some(next));
             }
             let (header, block) = self.block(shard, 0, (file, offset, end - offset))?;
             let Some(header) = header else {

@@ -30,6 +30,8 @@ pub(crate) struct Stream {
     /// A write has failed, and none was done since.
     pub(crate) is_failing: bool,
     pub(crate) is_full: bool,
+    /// Files of the disk are to go: of this stream the oldest one that may, once a second.
+    pub(crate) is_disk_short: bool,
     commands: Vec<StreamCommand>,
 }
 
@@ -89,10 +91,12 @@ impl Stream {
         found: &BTreeMap<u16, StreamFound>,
         shards: u16,
     ) -> Self {
-        let archived = found.iter().map(|(shard, found)| (*shard, found.archived)).collect();
-        let log = StreamLog::open(definition.identity, definition.limits, files, archived);
         let unknown = StreamFound::default();
-        let shard = |shard: u16| StreamShard::new(found.get(&shard).unwrap_or(&unknown));
+        let found = |shard: u16| found.get(&shard).unwrap_or(&unknown);
+        let archived = (0..shards).map(|shard| (shard, found(shard).archived)).collect();
+        let mut log = StreamLog::open(definition.identity, definition.limits, files, archived);
+        log.begin_at((0..shards).map(|shard| found(shard).first_file).max().unwrap_or_default());
+        let shard = |shard: u16| StreamShard::new(found(shard));
         Self {
             log,
             shards: (0..shards).map(shard).collect(),
@@ -101,6 +105,7 @@ impl Stream {
             retry_ms: None,
             is_failing: false,
             is_full: false,
+            is_disk_short: false,
             definition,
             commands: Vec::new(),
         }
@@ -110,6 +115,13 @@ impl Stream {
     pub(crate) fn oldest(&self, shard: u16) -> u64 {
         let first = self.shards[usize::from(shard)].tail.first;
         self.log.oldest(shard).map_or(first, |oldest| oldest.min(first))
+    }
+
+    /// The first record of a shard that a consumer may begin at. What is only in memory any more,
+    /// as its file was deleted, may be gone ahead of its turn.
+    pub(crate) fn beginning(&self, shard: u16) -> u64 {
+        let archived = self.shards[usize::from(shard)].tail.archived;
+        self.log.oldest(shard).unwrap_or(archived)
     }
 
     /// The ordinal of the next record of a shard.
@@ -228,18 +240,21 @@ impl Stream {
 /// Retention, and what journals forget.
 impl Stream {
     /// Drops what the limits say. `passed`: what all consumers have passed of a shard, as the
-    /// journals know it. True: files were dropped.
-    pub(crate) fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> u64) -> bool {
-        let has_consumers = !self.consumers.is_empty();
+    /// journals know it. None: there are no consumers. True: files were dropped.
+    pub(crate) fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> Option<u64>) -> bool {
+        let has_consumers = passed(0).is_some();
         let limits = self.definition.limits;
+        let most = self.log.bytes().saturating_sub(1);
+        let short_max = self.is_disk_short.then_some(most);
         self.log.set_limits(StreamLimits {
+            bytes_max: limits.bytes_max.into_iter().chain(short_max).min(),
             // Without a consumer none has passed anything, and none waits for anything.
             consumed: limits.consumed && has_consumers,
             keep_unconsumed: has_consumers
                 && (limits.keep_unconsumed || self.definition.full == Full::Reject),
             ..limits
         });
-        let dropped = self.log.retain(now_ms, passed);
+        let dropped = self.log.retain(now_ms, |shard| passed(shard).unwrap_or(u64::MAX));
         let Some(first_file) = dropped.iter().map(|it| it.file + 1).max() else { return false };
         for shard in &mut self.shards {
             shard.dropped.push_back((first_file, now_ms));
@@ -248,19 +263,18 @@ impl Stream {
     }
 
     /// Whether it rejects: it is at a limit, and a consumer has not passed all of it.
-    pub(crate) fn check_full(&mut self, passed: impl Fn(u16) -> u64) -> bool {
+    pub(crate) fn check_full(&mut self, passed: impl Fn(u16) -> Option<u64>) -> bool {
         let limits = &self.definition.limits;
         let unmoved = self.shards.iter().map(|it| it.tail.unmoved_bytes() as u64);
         let bytes = self.log.bytes() + unmoved.sum::<u64>();
         let unmoved = self.shards.iter().map(|it| it.tail.next() - it.tail.moved);
         let records = self.log.records() + unmoved.sum::<u64>();
-        let is_over = limits.bytes_max.is_some_and(|most| bytes >= most)
+        let is_over = self.is_disk_short
+            || limits.bytes_max.is_some_and(|most| bytes >= most)
             || limits.records_max.is_some_and(|most| records >= most);
-        let is_awaited = (0..self.shards.len() as u16).any(|it| passed(it) < self.next(it));
-        self.is_full = self.definition.full == Full::Reject
-            && is_over
-            && is_awaited
-            && !self.consumers.is_empty();
+        let is_open = |shard: u16| passed(shard).is_some_and(|passed| passed < self.next(shard));
+        let is_awaited = (0..self.shards.len() as u16).any(is_open);
+        self.is_full = self.definition.full == Full::Reject && is_over && is_awaited;
         self.is_full
     }
 

@@ -59,7 +59,7 @@ impl Turn<'_> {
                 return true;
             }
             if let Some(record) = tail.get(progress.read) {
-                let held = Held { at_ms: record.at_ms, bytes: Arc::clone(&record.bytes) };
+                let held = Held::new(record.at_ms, Arc::clone(&record.bytes));
                 let at = (shard, progress.read);
                 records_left -= 1;
                 self.look_at(consumer, at, held, out);
@@ -125,7 +125,7 @@ impl Turn<'_> {
                 break;
             }
             *records_left -= 1;
-            let held = Held { at_ms: record.at_ms, bytes: Arc::new(record.bytes.to_vec()) };
+            let held = Held::new(record.at_ms, Arc::new(record.bytes.to_vec()));
             self.look_at(consumer, (shard, record.ordinal), held, out);
         }
         consumer.shards[usize::from(shard)].reader.block = Some(block);

@@ -237,7 +237,7 @@ impl Consumer {
             Some(Waits::Retries { at_ms }) if pending.is_empty() => {
                 State::Blocked { until_ms: at_ms }
             }
-            _ if pending.is_empty() && self.in_flight() == 0 => State::Idle,
+            _ if pending.is_empty() && self.in_flight == 0 => State::Idle,
             _ => State::Running,
         }
     }

@@ -104,7 +104,7 @@ impl Hub {
             consumer.drop_blocks();
         }
         self.read_bytes = self.read_bytes - before + consumer.read_bytes();
-        consumer.send(&stream.definition, now_ms, &mut self.out);
+        consumer.send(&stream.definition, now_ms, &self.settings, &mut self.out);
         self.order_facts(number, now_ms);
         self.report_state(number, now_ms);
         if has_more {
@@ -189,7 +189,7 @@ impl Hub {
         let own: Vec<&Consumer> = own.filter(|it| it.ending_ms.is_none()).collect();
         let passed = |shard: u16| {
             let passed = own.iter().map(|it| it.shards[usize::from(shard)].passed());
-            passed.min().unwrap_or(u64::MAX)
+            passed.min()
         };
         let has_dropped = stream.retain(now_ms, passed);
         if self.settings.has(Flaw::DeletedEarly) {
@@ -230,19 +230,22 @@ impl Hub {
         }
     }
 
-    /// Forgets records that are in files: those that no consumer is about to read, or all if memory
-    /// is short. Counts what cannot be read any more.
+    /// Forgets records that are in files, but for those that a consumer is about to read while
+    /// memory suffices, and those whose file was deleted. Counts what cannot be read any more.
     pub(crate) fn trim(&mut self, number: StreamNumber, now_ms: u64) {
         let is_pressed = self.is_pressed();
         let Some(stream) = self.streams.get_mut(&number) else { return };
         for shard in 0..self.settings.shards {
+            let beginning = stream.beginning(shard);
             let tail = &mut stream.shards[usize::from(shard)].tail;
             let own = stream.consumers.iter().filter_map(|number| self.consumers.get(number));
             let reads = own.filter_map(|it| {
                 let progress = &it.shards[usize::from(shard)];
-                (!progress.is_at_front && progress.read >= tail.first).then_some(progress.read)
+                let reads = it.may_read(shard) && !progress.is_at_front;
+                (reads && progress.read >= tail.first).then_some(progress.read)
             });
             let end = if is_pressed { u64::MAX } else { reads.min().unwrap_or(u64::MAX) };
+            let end = end.max(beginning);
             self.memory -= tail.trim(end);
         }
         self.drop_gone(number, now_ms);

@@ -27,12 +27,14 @@ pub struct RulesArgs {
 enum RulesCommand {
     /// Check files of rules, and print errors with their lines.
     ///
+    /// Files of secrets and certificates that targets name are read. Nothing is sent.
+    ///
     /// Exit code: 0 all are valid, 2 one is invalid.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
     /// Show which rules match a message, the event it becomes, and its target.
     ///
-    /// Nothing is sent. The broker does not run rules yet.
+    /// Nothing is sent.
     ///
     /// Exit code: 0 an enabled rule matches, 1 none does, 2 an invalid file or message.
     #[command(after_help = TEST_EXAMPLES)]
@@ -41,7 +43,7 @@ enum RulesCommand {
 
 #[derive(Clone, Debug, Args)]
 struct CheckArgs {
-    /// Files of rules (TOML).
+    /// Files of streams, targets and rules (TOML).
     #[arg(required_unless_present = "event_grid")]
     files: Vec<PathBuf>,
     /// A file with exported resources of Azure Event Grid (JSON). May be repeated.
@@ -52,7 +54,7 @@ struct CheckArgs {
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("source").required(true).args(["rules", "event_grid"]))]
 struct TestArgs {
-    /// The file of rules (TOML).
+    /// The file of streams, targets and rules (TOML).
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// A file with exported resources of Azure Event Grid (JSON).

@@ -313,6 +313,7 @@ fn open_streams(
         stamps: store.stamps().clone(),
         namespaces: parts.namespaces.clone(),
         memory_bytes_max: own.memory_bytes_max,
+        free_disk_bytes_min: own.free_disk_bytes_min,
         clock: parts.clock,
     };
     routing::prepare(loaded, ground, &mut shards).map(Some)

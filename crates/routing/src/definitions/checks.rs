@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reader::Reader;
-use super::{Definitions, Named, RuleSpec, StreamSpec};
+use super::{
+    Definitions, HeaderSpec, HeaderValueSpec, Named, RuleSpec, SaslMechanism, SaslSpec, StreamSpec,
+    TargetKind,
+};
 
 /// Dead letters stay in their namespace, and never come back to the rule that has made them.
 pub(super) fn check_dead_letters(
@@ -63,6 +66,28 @@ fn reaches(leads_to: &BTreeMap<&str, BTreeSet<&str>>, from: &str, to: &str) -> b
     false
 }
 
+/// Passwords, tokens and secret headers without TLS. SCRAM sends no password.
+fn shows_secrets(kind: &TargetKind) -> bool {
+    match kind {
+        TargetKind::Http(http) => {
+            let is_secret = |it: &HeaderSpec| matches!(it.value, HeaderValueSpec::File(_));
+            !http.url.starts_with("https://") && http.headers.iter().any(is_secret)
+        }
+        TargetKind::Kafka(kafka) => {
+            let is_scram = |it: &SaslSpec| {
+                matches!(
+                    it,
+                    SaslSpec::Password {
+                        mechanism: SaslMechanism::ScramSha256 | SaslMechanism::ScramSha512,
+                        ..
+                    }
+                )
+            };
+            kafka.tls.is_none() && kafka.sasl.as_ref().is_some_and(|it| !is_scram(it))
+        }
+    }
+}
+
 pub(super) fn notes(all: &Definitions) -> Vec<String> {
     let mut notes = Vec::new();
     let letters: BTreeSet<&str> =
@@ -75,6 +100,13 @@ pub(super) fn notes(all: &Definitions) -> Vec<String> {
                  stores nothing"
             ));
         }
+    }
+    for target in all.targets.iter().filter(|target| shows_secrets(&target.kind)) {
+        let name = &target.name;
+        notes.push(format!(
+            "target {name}: its secret is sent in clear text: set tls = true for Kafka, or an URL \
+             of https://"
+        ));
     }
     let by_name = all.streams.iter().map(|stream| (&*stream.name, stream));
     let streams: BTreeMap<&str, &StreamSpec> = by_name.collect();

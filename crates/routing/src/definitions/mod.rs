@@ -22,9 +22,9 @@
 //! value = 80
 //! ```
 //!
-//! `docs/use/rules.md` has all keys. A key that is unknown, missing or wrong refuses the whole file,
-//! with its line and column. Files that are named in it, such as those of passwords, are not read
-//! here.
+//! `docs/use/rules.md` has all keys. A key that is unknown, missing or wrong refuses the whole
+//! file, with its line and column. Files that are named in it, such as those of passwords, are not
+//! read here.
 
 mod checks;
 mod reader;

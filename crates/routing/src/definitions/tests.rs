@@ -157,9 +157,7 @@ bytes_max = "8 MiB"
     }
 }
 
-#[test]
-fn targets_have_all_their_keys() {
-    let text = r#"
+const TARGETS: &str = r#"
 [[targets]]
 name = "k"
 type = "kafka"
@@ -207,7 +205,10 @@ requests_max = 8
 timeout_secs = 10
 tls.ca = "ca.pem"
 "#;
-    let found = parse(text).expect("it is valid");
+
+#[test]
+fn targets_have_all_their_keys() {
+    let found = parse(TARGETS).expect("it is valid");
     let kinds: Vec<_> = found.targets.iter().map(|target| &target.kind).collect();
     let [
         TargetKind::Kafka(k),
@@ -237,6 +238,11 @@ tls.ca = "ca.pem"
     assert_eq!((h.requests_max, h.timeout_secs), (8, 10));
     assert_eq!(h.refused_statuses.as_deref(), Some(&[400, 404][..]));
     assert_eq!(found.targets[0].networks, ["10.0.0.0/8"]);
+}
+
+#[test]
+fn wrong_targets_are_refused_with_their_lines() {
+    let text = TARGETS;
     for (from, to, expected) in [
         ("servers = [\"a:9092\", \"b:9092\"]", "", "targets.0.servers: must name at least one"),
         ("\"zstd\"", "\"snappy\"", "7:15: targets.0.compression: must be one of"),
@@ -357,6 +363,28 @@ order = "topic"
     let found = parse(&text.replace("filter = \"a/b\"", "filter = \"b/+\"")).expect("it is valid");
     let notes = found.notes();
     assert!(notes.iter().any(|note| note.contains("the rule never matches")), "{notes:?}");
+}
+
+#[test]
+fn secrets_in_clear_text_are_noted() {
+    let notes = |target: &str| {
+        let text = format!("[[targets]]\nname = \"t\"\n{target}");
+        parse(&text).unwrap_or_else(|problems| panic!("{problems:?}")).notes().len()
+    };
+    let http = |scheme: &str, value: &str| {
+        notes(&format!("type = \"http\"\nurl = \"{scheme}://h\"\nheaders = {{ a = {value} }}"))
+    };
+    assert_eq!(http("http", "{ file = \"f\" }"), 1);
+    assert_eq!(http("https", "{ file = \"f\" }"), 0);
+    assert_eq!(http("http", "\"x\""), 0);
+    let kafka = |tls: bool, mechanism: &str| {
+        notes(&format!(
+            "type = \"kafka\"\nservers = [\"k:1\"]\ntls = {tls}\n\
+             sasl = {{ mechanism = \"{mechanism}\", username = \"u\", password_file = \"p\" }}"
+        ))
+    };
+    assert_eq!((kafka(false, "PLAIN"), kafka(true, "PLAIN")), (1, 0));
+    assert_eq!(kafka(false, "SCRAM-SHA-256"), 0);
 }
 
 #[test]

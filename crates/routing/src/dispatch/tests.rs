@@ -54,6 +54,7 @@ impl Bench {
                     self.sent.push_back((batch, records.iter().map(|id| id.ordinal).collect()));
                 }
                 Effect::Delivered(id) => self.delivered.push(id.ordinal),
+                Effect::Withdrawn(_) => panic!("all are wanted"),
                 Effect::DeadLetter(dead) => {
                     self.dead.push((dead.id.ordinal, dead.reason, dead.attempts));
                 }
@@ -146,6 +147,38 @@ fn a_record_that_was_refused_in_company_is_sent_alone_and_only_then_refused() {
     }
     assert_eq!(alone, [false, true]);
     assert!(matches!(&out[..], [Effect::DeadLetter(dead)] if dead.id == id(0)), "{out:?}");
+}
+
+#[test]
+fn a_record_that_is_not_wanted_any_more_is_withdrawn_ahead_of_its_next_attempt() {
+    let mut bench = Bench::with(4, 1);
+    let (batch, _) = bench.sent.pop_front().expect("it is under way");
+    let mut out = Vec::new();
+    bench.dispatch.on_answer(batch, Answer::Unavailable("away".to_owned()), 1000, &mut out);
+    let sends = |out: &[Effect]| match out {
+        [.., Effect::Send { records, .. }] => records.iter().map(|id| id.ordinal).collect(),
+        _ => Vec::new(),
+    };
+    bench.dispatch.work_if(2000, |id| id.ordinal % 2 == 1, &mut out);
+    assert_eq!(out[..2], [Effect::Withdrawn(id(0)), Effect::Withdrawn(id(2))]);
+    assert_eq!((sends(&out), bench.dispatch.in_flight()), (vec![1, 3], 2));
+    let Some(Effect::Send { batch, .. }) = out.pop() else { panic!() };
+    out.clear();
+    bench.dispatch.on_answer(batch, Answer::Unavailable("away".to_owned()), 2000, &mut out);
+    bench.dispatch.offer(Offered { id: id(9), order_hash: 0, bytes: 10 });
+    bench.dispatch.work_if(9000, |id| id.ordinal == 9, &mut out);
+    assert_eq!((sends(&out), bench.dispatch.in_flight()), (vec![9], 1));
+}
+
+#[test]
+fn each_part_of_a_halved_batch_is_withdrawn() {
+    let mut bench = Bench::with(2, 1);
+    let (batch, _) = bench.sent.pop_front().expect("it is under way");
+    let mut out = Vec::new();
+    bench.dispatch.on_answer(batch, Answer::Refused("no".to_owned()), 1000, &mut out);
+    bench.dispatch.work_if(1000, |_| false, &mut out);
+    assert_eq!(out, [Effect::Withdrawn(id(0)), Effect::Withdrawn(id(1))]);
+    assert_eq!(bench.dispatch.in_flight(), 0);
 }
 
 #[test]

@@ -227,6 +227,22 @@ impl FileIndex {
         true
     }
 
+    /// Forgets blocks of a shard from this record on: they are, or will be, in a later file. They
+    /// are here only as a block of another shard behind them was durable.
+    pub(crate) fn forget_from(&mut self, shard: u16, ordinal: u64) {
+        let Some(extent) = self.extents.get_mut(&shard) else { return };
+        if extent.next <= ordinal {
+            return;
+        }
+        self.entries.retain(|entry| entry.shard != shard || entry.first < ordinal);
+        if extent.first >= ordinal {
+            self.extents.remove(&shard);
+            return;
+        }
+        extent.records -= extent.next - ordinal;
+        extent.next = ordinal;
+    }
+
     /// Where to begin to read for a record of the shard: at a block of it that is not behind the
     /// record, at most [`INDEX_BYTES`] of its blocks ahead. None: the file has nothing of the shard
     /// from there on.

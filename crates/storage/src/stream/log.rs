@@ -142,8 +142,9 @@ struct Writing {
 
 impl StreamLog {
     /// A stream with these files, in any order, of which so much of each shard was
-    /// [`Archived`]. The next block begins a new file: what a torn write has left behind the end of
-    /// the last one stays where it is.
+    /// [`Archived`]. What the files have of a shard behind that does not count: the journal has it.
+    /// The next block begins a new file: what a torn write has left behind the end of the last one
+    /// stays where it is.
     pub fn open(
         stream: [u8; 16],
         limits: StreamLimits,
@@ -151,6 +152,7 @@ impl StreamLog {
         archived: BTreeMap<u16, u64>,
     ) -> Self {
         found.sort_by_key(|file| file.number);
+        forget_stale(&mut found, &archived);
         let next_file = found.last().map_or(1, |file| file.number + 1);
         let files = found.into_iter().map(|it| StoredFile { number: it.number, index: it.index });
         Self {
@@ -166,6 +168,12 @@ impl StreamLog {
             dropped: VecDeque::new(),
             fault: None,
         }
+    }
+
+    /// Files below this one were dropped. The next file is not one of these, or a journal would
+    /// take it for gone.
+    pub fn begin_at(&mut self, first_file: u64) {
+        self.next_file = self.next_file.max(first_file);
     }
 
     pub const fn set_limits(&mut self, limits: StreamLimits) {
@@ -294,6 +302,18 @@ impl StreamLog {
         let (shard, next) = (header.shard, header.next());
         self.archived.insert(shard, next);
         Some(Archived { shard, next, file: number, end: index.end() })
+    }
+}
+
+/// Forgets what counts elsewhere: records that a journal has not released, and those that were
+/// moved again into a later file, as an earlier start had found them so.
+fn forget_stale(files: &mut [FoundFile], archived: &BTreeMap<u16, u64>) {
+    let mut ends = archived.clone();
+    for file in files.iter_mut().rev() {
+        for (shard, end) in &mut ends {
+            file.index.forget_from(*shard, *end);
+            *end = file.index.extent(*shard).map_or(*end, |extent| extent.first.min(*end));
+        }
     }
 }
 

@@ -23,9 +23,21 @@ pub(crate) struct Fact {
 #[derive(Debug)]
 enum Kind {
     Cursor,
-    NewRun,
-    DeadLetter { run: u64, dead: DeadLetter },
+    /// The first cursor of this run.
+    NewRun(u64),
+    DeadLetter {
+        run: u64,
+        dead: DeadLetter,
+    },
     End,
+}
+
+/// The stream of dead letters of a consumer.
+pub(crate) struct DeadLetters<F> {
+    /// It rejects records at present.
+    pub(crate) is_full: bool,
+    /// The record for it.
+    pub(crate) record: F,
 }
 
 /// What follows from the answer to a fact.
@@ -48,13 +60,13 @@ pub(crate) struct Finished {
 }
 
 impl Consumer {
-    /// The next fact for a shard. `dead_record`: the record for the stream of dead letters.
+    /// The next fact for a shard.
     pub(crate) fn next_fact(
         &mut self,
         shard: u16,
         now_ms: u64,
         settings: &HubSettings,
-        dead_record: impl Fn(&DeadLetter, &[u8]) -> Vec<u8>,
+        dead_letters: &DeadLetters<impl Fn(&DeadLetter, &[u8]) -> Vec<u8>>,
     ) -> Option<StreamChange> {
         let consumer = self.definition.number;
         let is_over = self.is_over(now_ms);
@@ -75,13 +87,16 @@ impl Consumer {
         }
         if let Some(goal) = &progress.goal {
             let Goal::Cursor(cursor) = goal else { return None };
-            let cursor = cursor.clone();
+            let (cursor, kind) = (cursor.clone(), Kind::NewRun(cursor.run()));
             return (now_ms >= progress.not_before_ms)
-                .then(|| progress.order(consumer, &cursor, Kind::NewRun));
+                .then(|| progress.order(consumer, &cursor, kind));
+        }
+        if dead_letters.is_full && !progress.dead.is_empty() {
+            progress.dead_refused = Some(now_ms + settings.retry_ms);
         }
         if let Some(stream) = dead_letter
             && progress.dead_refused.is_none_or(|at_ms| at_ms <= now_ms)
-            && let Some(change) = progress.next_dead_letter(consumer, stream, &dead_record)
+            && let Some(change) = progress.next_dead_letter(consumer, stream, &dead_letters.record)
         {
             if settings.has(Flaw::DeadLetterLost)
                 && let StreamChange::DeadLetter { consumer, cursor, .. } = change
@@ -121,7 +136,7 @@ impl Consumer {
             let oldest_ms = in_fact_ms.into_iter().chain(progress.uncommitted_ms).min();
             progress.uncommitted_ms = oldest_ms;
             progress.due_ms = oldest_ms.map(|_| now_ms).or(progress.due_ms);
-        } else if !matches!(fact.kind, Kind::NewRun | Kind::End) {
+        } else if !matches!(fact.kind, Kind::NewRun(_) | Kind::End) {
             progress.committed_floor = fact.floor;
         }
         let retry_ms = now_ms + settings.retry_ms;
@@ -131,7 +146,7 @@ impl Consumer {
             }
             _ if refused => progress.not_before_ms = retry_ms,
             Kind::Cursor => {}
-            Kind::NewRun => return self.on_run(shard),
+            Kind::NewRun(run) => return self.on_run(shard, run),
             Kind::End => {
                 progress.is_ended = true;
                 if self.shards.iter().all(|progress| progress.is_ended) {
@@ -142,9 +157,11 @@ impl Consumer {
         FactEnd::Nothing
     }
 
-    fn on_run(&mut self, shard: u16) -> FactEnd {
+    fn on_run(&mut self, shard: u16, run: u64) -> FactEnd {
         let progress = &mut self.shards[usize::from(shard)];
-        if let Some(Goal::Cursor(cursor)) = progress.goal.take() {
+        // Another seek may have come meanwhile, and that run is to be committed first.
+        let is_meant = |goal: &mut Goal| goal.run() == run;
+        if let Some(Goal::Cursor(cursor)) = progress.goal.take_if(is_meant) {
             progress.start(cursor);
         }
         if self.shards.iter().any(|progress| progress.goal.is_some()) {
@@ -177,9 +194,8 @@ impl Consumer {
         if run == progress.run() {
             progress.dead.pop_front();
         }
-        if let Some(held) = progress.held.remove(&ordinal) {
-            self.in_flight_bytes -= held.bytes.len();
-        }
+        self.release(dead.id);
+        let progress = &mut self.shards[usize::from(shard)];
         let outcome = if is_too_large { Outcome::GivenUp } else { Outcome::DeadLettered };
         // A dead letter is in the cursor of the journal already, so it is no change.
         let noted = progress.cursor.note(run, ordinal, outcome);

@@ -9,7 +9,7 @@ use routing::dispatch::{Dispatch, DispatchRules, Offered, RecordId};
 use routing::{Event, Outcome, Rule, Verdict};
 use topic::{FilterId, Subscription};
 
-pub(crate) use facts::{FactEnd, Finished};
+pub(crate) use facts::{DeadLetters, FactEnd, Finished};
 pub(crate) use progress::{Goal, Held, Progress};
 
 use crate::definition::{ConsumerDefinition, Order};
@@ -29,6 +29,10 @@ pub(crate) struct Consumer {
     pub(crate) ending_ms: Option<u64>,
     /// Bytes of records that were read and have no outcome.
     pub(crate) in_flight_bytes: usize,
+    /// How often the definition has changed.
+    pub(crate) revision: u64,
+    /// Records in flight, of all shards.
+    pub(crate) in_flight: usize,
     /// Records that were offered: their order, if there is none.
     offered: u64,
     /// The shard that is read first.
@@ -67,6 +71,8 @@ impl Consumer {
             is_paused: false,
             ending_ms: None,
             in_flight_bytes: 0,
+            revision: 0,
+            in_flight: 0,
             offered: 0,
             first: 0,
             filter: None,
@@ -93,8 +99,13 @@ impl Consumer {
         }
     }
 
-    pub(crate) fn in_flight(&self) -> usize {
-        self.shards.iter().map(|progress| progress.held.len()).sum()
+    /// Takes out a record that has its outcome. False: it is of an earlier run.
+    pub(crate) fn release(&mut self, id: RecordId) -> bool {
+        let held = self.shards[usize::from(id.shard)].held.remove(&id.ordinal);
+        let Some(held) = held else { return false };
+        self.in_flight -= 1;
+        self.in_flight_bytes -= held.bytes.len();
+        true
     }
 
     /// Whether it reads and sends at all.
@@ -110,7 +121,7 @@ impl Consumer {
     /// Whether another record of any shard may be in flight.
     pub(crate) fn has_capacity(&self) -> bool {
         self.dispatch.wanted() > 0
-            && self.in_flight() < self.definition.dispatch.in_flight_max
+            && self.in_flight < self.definition.dispatch.in_flight_max
             && self.in_flight_bytes < self.definition.in_flight_bytes_max
     }
 
@@ -139,8 +150,10 @@ impl Consumer {
             self.counters.count(outcome, 1);
             return;
         }
+        self.in_flight += 1;
         self.in_flight_bytes += read.held.bytes.len();
-        progress.held.insert(ordinal, read.held.clone());
+        let (expires_at_ms, revision) = (read.expires_at_ms, self.revision);
+        progress.held.insert(ordinal, Held { expires_at_ms, revision, ..read.held.clone() });
         self.offered += 1;
         let order_hash = match self.definition.order {
             Order::Lanes if !settings.has(Flaw::LaneOvertaken) => read.order_hash,
@@ -218,6 +231,7 @@ impl Consumer {
         let lanes = self.definition.dispatch.lanes;
         let rules = DispatchRules { lanes, ..definition.dispatch.clone() };
         self.dispatch.set_rules(rules);
+        self.revision += 1;
         self.definition = definition;
     }
 
@@ -237,7 +251,7 @@ impl Consumer {
         if !settings.has(Flaw::EarlierRunTaken) {
             self.dispatch = dispatch.renewed();
         }
-        self.in_flight_bytes = 0;
+        (self.in_flight, self.in_flight_bytes) = (0, 0);
         self.is_starting = true;
         for (progress, goal) in self.shards.iter_mut().zip(goals) {
             progress.forget_work();

@@ -51,6 +51,16 @@ pub(crate) struct Progress {
 pub(crate) struct Held {
     pub(crate) at_ms: u64,
     pub(crate) bytes: Arc<Vec<u8>>,
+    /// `u64::MAX`: never.
+    pub(crate) expires_at_ms: u64,
+    /// The revision of the rule that it matches.
+    pub(crate) revision: u64,
+}
+
+impl Held {
+    pub(crate) const fn new(at_ms: u64, bytes: Arc<Vec<u8>>) -> Self {
+        Self { at_ms, bytes, expires_at_ms: u64::MAX, revision: 0 }
+    }
 }
 
 /// Where a run begins.
@@ -65,7 +75,7 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    const fn run(&self) -> u64 {
+    pub(crate) const fn run(&self) -> u64 {
         match self {
             Self::Time { run, .. } => *run,
             Self::Cursor(cursor) => cursor.run(),
@@ -97,9 +107,15 @@ impl Progress {
     }
 
     /// Of a consumer that its journal does not know.
-    pub(crate) fn new(start: u64) -> Self {
-        let cursor = Cursor::new(1, start);
+    pub(crate) fn new(run: u64, start: u64) -> Self {
+        let cursor = Cursor::new(run, start);
         Self { goal: Some(Goal::Cursor(cursor.clone())), ..Self::found(cursor) }
+    }
+
+    /// Another shard is in a later run: this one follows.
+    pub(crate) fn behind(cursor: Cursor, run: u64) -> Self {
+        let goal = Some(Goal::Cursor(Cursor::new(run, cursor.floor())));
+        Self { goal, ..Self::found(cursor) }
     }
 
     pub(crate) fn run(&self) -> u64 {

@@ -2,28 +2,73 @@
 
 use broker::journal::StreamRecord;
 use routing::dispatch::{self, Answer, BatchId, DeadLetter, RecordAnswer, RecordId};
-use routing::{Event, Outcome};
+use routing::{Event, Outcome, Verdict};
 
 use super::Consumer;
 use super::facts::Finished;
-use crate::definition::StreamDefinition;
+use super::progress::Progress;
+use crate::definition::{ConsumerDefinition, StreamDefinition};
 use crate::effect::{Effect, Outgoing};
 use crate::event_id::event_id;
 use crate::message::Message;
 use crate::settings::HubSettings;
+
+/// Which records are still to be sent.
+struct Wanted<'a> {
+    definition: &'a ConsumerDefinition,
+    shards: &'a [Progress],
+    revision: u64,
+    now_ms: u64,
+}
+
+impl Wanted<'_> {
+    /// The outcome of a record that is not to be sent any more: it has expired, or the rule is
+    /// another one since.
+    fn verdict(&self, id: RecordId) -> Option<Outcome> {
+        let held = self.shards[usize::from(id.shard)].held.get(&id.ordinal)?;
+        if self.definition.skip_expired && held.expires_at_ms <= self.now_ms {
+            return Some(Outcome::SkippedExpired);
+        }
+        if held.revision == self.revision {
+            return None;
+        }
+        let message = StreamRecord::decode(&held.bytes).and_then(Message::unpack).ok()?;
+        let event_id = event_id(message.life(), self.definition.stream, id);
+        let record = message.as_record(&event_id, &self.definition.namespace);
+        match self.definition.rule.verdict(&Event::new(&record)) {
+            Verdict::Matches => None,
+            Verdict::Filter => Some(Outcome::NotMatched),
+            Verdict::Condition(_) => Some(Outcome::SkippedByCondition),
+        }
+    }
+}
 
 /// Characters of the last error that are kept.
 const ERROR_CHARS_MAX: usize = 256;
 
 impl Consumer {
     /// Sends what may be sent.
-    pub(crate) fn send(&mut self, stream: &StreamDefinition, now_ms: u64, out: &mut Vec<Effect>) {
+    pub(crate) fn send(
+        &mut self,
+        stream: &StreamDefinition,
+        now_ms: u64,
+        settings: &HubSettings,
+        out: &mut Vec<Effect>,
+    ) {
         if !self.is_active() {
             return;
         }
         let mut effects = Vec::new();
-        self.dispatch.work(now_ms, &mut effects);
+        let (definition, shards) = (&self.definition, &self.shards);
+        let own = Wanted { definition, shards, revision: self.revision, now_ms };
+        self.dispatch.work_if(now_ms, |id| own.verdict(id).is_none(), &mut effects);
         for effect in effects {
+            if let dispatch::Effect::Withdrawn(id) = effect {
+                let (definition, shards) = (&self.definition, &self.shards);
+                let own = Wanted { definition, shards, revision: self.revision, now_ms };
+                let outcome = own.verdict(id).unwrap_or(Outcome::NotMatched);
+                self.finish(id, outcome, now_ms, settings);
+            }
             let dispatch::Effect::Send { batch, records, is_alone } = effect else { continue };
             self.counters.batches += 1;
             self.counters.sent += records.len() as u64;
@@ -73,7 +118,7 @@ impl Consumer {
                     self.finish(dead.id, Outcome::GivenUp, now_ms, settings);
                     finished.push(Finished { dead, stream: None });
                 }
-                dispatch::Effect::Send { .. } => {}
+                dispatch::Effect::Send { .. } | dispatch::Effect::Withdrawn(_) => {}
             }
         }
         finished
@@ -89,12 +134,12 @@ impl Consumer {
     }
 
     fn finish(&mut self, id: RecordId, outcome: Outcome, now_ms: u64, settings: &HubSettings) {
-        let progress = &mut self.shards[usize::from(id.shard)];
         // A record of this run is held until it has its outcome.
-        let Some(held) = progress.held.remove(&id.ordinal) else { return };
-        self.in_flight_bytes -= held.bytes.len();
-        progress.note(id.ordinal, outcome, now_ms, settings);
-        self.counters.count(outcome, 1);
+        if self.release(id) {
+            let progress = &mut self.shards[usize::from(id.shard)];
+            progress.note(id.ordinal, outcome, now_ms, settings);
+            self.counters.count(outcome, 1);
+        }
     }
 
     fn note_error(&mut self, answer: &Answer) {

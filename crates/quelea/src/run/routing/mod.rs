@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Config, Network};
-use routing::definitions::{self, FILE_BYTES_MAX};
+use routing::definitions::{self, FILE_BYTES_MAX, PROBLEMS_MAX};
 use routing::{Definitions, Problem};
 
 pub use figures::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
@@ -27,6 +27,7 @@ pub(crate) use operate::{OperateError, RuleOrder};
 pub(crate) use start::{Ground, StreamsHandle};
 pub(super) use start::{Prepared, Streams, note_unused, prepare};
 pub(crate) use targets::TargetSettings;
+use targets::Wrong;
 
 /// A file of streams, targets and rules.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,14 +110,13 @@ pub(crate) fn check(
                 by_name.insert(&*spec.name, settings);
             }
             Err(wrong) => {
-                problems.extend(wrong.into_iter().map(|(key, detail)| {
-                    Problem::at(text, &format!("targets.{index}.{key}"), detail)
-                }))
+                let own = |(key, detail)| (format!("targets.{index}.{key}"), detail);
+                problems.extend(wrong.into_iter().map(own));
             }
         }
     }
     if !problems.is_empty() {
-        return Err(refused(problems));
+        return Err(refused(located(text, problems)));
     }
     let settings = definitions.rules.iter().filter_map(|spec| {
         let target = by_name.get(&*spec.rule.target()?.name)?;
@@ -162,7 +162,13 @@ fn unknown_namespaces(text: &str, found: &Definitions, config: &Config) -> Vec<P
     let problem = |(index, stream): (usize, &definitions::StreamSpec)| {
         let name = &stream.namespace;
         let detail = format!("no namespace is named '{name}': add it to [[namespaces]]");
-        Problem::at(text, &format!("streams.{index}.namespace"), detail)
+        (format!("streams.{index}.namespace"), detail)
     };
-    unknown.map(problem).collect()
+    located(text, unknown.map(problem))
+}
+
+/// Problems with their lines, as many as are shown: to find a line reads the text.
+fn located(text: &str, problems: impl IntoIterator<Item = Wrong>) -> Vec<Problem> {
+    let shown = problems.into_iter().take(PROBLEMS_MAX);
+    shown.map(|(key, detail)| Problem::at(text, &key, detail)).collect()
 }

@@ -76,6 +76,8 @@ pub(crate) struct Owner {
     /// Backups that are under way, and the deletions that wait for them. A crash forgets these: a
     /// start removes files that no journal names.
     pub(super) holds: u32,
+    /// Less is free than `routing.free_disk_bytes_min`.
+    pub(super) is_disk_short: bool,
     pub(super) held: Vec<StreamJob>,
     /// It is to end by then.
     pub(super) ends_at: Option<Instant>,
@@ -208,6 +210,7 @@ impl Owner {
 
     /// Writes what operators and metrics read.
     pub(super) fn look(&mut self, now_ms: u64) {
+        self.look_at_disk();
         let views = self.consumers.iter().filter_map(|number| self.hub.view(*number, now_ms));
         let consumers: Vec<ConsumerView> = views.collect();
         let before = self.board.reported();
@@ -221,6 +224,26 @@ impl Owner {
         let streams = streams.collect();
         let memory_bytes = self.hub.memory_bytes() as u64;
         self.board.put(Reported { consumers, streams, paused, busy, memory_bytes });
+    }
+
+    fn look_at_disk(&mut self) {
+        // A system that does not say it is taken for one with space.
+        let Ok(found) = rustix::fs::statvfs(&self.ground.directory) else { return };
+        let free_bytes = found.f_bavail.saturating_mul(found.f_frsize);
+        let is_short = free_bytes < self.ground.free_disk_bytes_min;
+        if is_short != self.is_disk_short {
+            self.is_disk_short = is_short;
+            let least = self.ground.free_disk_bytes_min;
+            match is_short {
+                true => tracing::warn!(
+                    free_bytes,
+                    routing.free_disk_bytes_min = least,
+                    "disk nearly full: streams delete their oldest files or refuse messages"
+                ),
+                false => tracing::info!(free_bytes, "streams have free disk space again"),
+            }
+        }
+        self.hub.set_disk_short(is_short);
     }
 
     fn begin_to_end(&mut self, now_ms: u64) {

@@ -17,7 +17,7 @@ use broker::{Durability, Scope, Shard};
 use data::{NumberedStream, Numbers, STREAMS_DIRECTORY, Stamps, StreamDisk, StreamFiles};
 use identity::namespaces::Namespaces;
 use routing::definitions::{self, RuleSpec, StreamDurability, StreamSpec, WhenFull};
-use routing::{Definitions, Destination, Form};
+use routing::{Definitions, Destination};
 use storage::stream::StreamLimits;
 use streams::{ConsumerDefinition, Full, Hub, HubSettings, Order, Start, StreamDefinition};
 
@@ -42,6 +42,7 @@ pub(crate) struct Ground {
     pub(crate) stamps: Stamps,
     pub(crate) namespaces: Arc<Namespaces>,
     pub(crate) memory_bytes_max: u64,
+    pub(crate) free_disk_bytes_min: u64,
     pub(crate) clock: Clock,
 }
 
@@ -123,7 +124,8 @@ pub(in crate::run) fn prepare(
     shards: &mut [&mut Shard],
 ) -> anyhow::Result<Prepared> {
     let definitions = &loaded.definitions;
-    let numbers = number(definitions, &ground)?;
+    let found: Vec<StreamsFound> = shards.iter_mut().map(|it| it.streams_found()).collect();
+    let numbers = number(definitions, &ground, &found)?;
     let (sender, inputs) = channel();
     let is_behind: Arc<Flag> = Arc::default();
     let half = ground.memory_bytes_max / 2;
@@ -131,7 +133,6 @@ pub(in crate::run) fn prepare(
     let life = u64::from_le_bytes(base::random());
     let settings = settings_of_all(definitions, &numbers, &ground)?;
     let set = Arc::new(StreamSet { life, streams: settings, is_behind });
-    let found: Vec<StreamsFound> = shards.iter_mut().map(|it| it.streams_found()).collect();
     let order = || StreamOrder { id: NO_ORDER, change: StreamChange::Set(Arc::clone(&set)) };
     let now_ms = ground.clock.now_ms();
     shards.iter_mut().for_each(|shard| shard.on_stream_order(order(), now_ms));
@@ -150,8 +151,15 @@ pub(in crate::run) fn prepare(
 }
 
 /// Gives each name its number, and stores that.
-fn number(definitions: &Definitions, ground: &Ground) -> anyhow::Result<Numbers> {
+fn number(
+    definitions: &Definitions,
+    ground: &Ground,
+    found: &[StreamsFound],
+) -> anyhow::Result<Numbers> {
     let mut numbers = Numbers::read(&ground.stamps, &ground.directory)?;
+    let streams = found.iter().flat_map(|found| found.streams.keys().map(|number| number.0 + 1));
+    let consumers = found.iter().flat_map(|found| found.cursors.keys().map(|number| number.0 + 1));
+    numbers.skip_to(streams.max().unwrap_or_default(), consumers.max().unwrap_or_default());
     let before = numbers.clone();
     let streams = definitions.streams.iter().map(|stream| &*stream.name);
     numbers.set(streams, definitions.rules.iter().map(RuleSpec::name))?;
@@ -332,9 +340,9 @@ pub(super) fn consumer_of(
     };
     let stream = definitions.stream(&spec.stream).context("a rule has no stream")?;
     let target = spec.rule.target().context("a rule has no target")?;
-    let place = definitions.targets.iter().position(|it| it.name == target.name);
+    let place = definitions.rules.iter().position(|it| it.name() == spec.name());
     let settings = place.and_then(|place| loaded.targets.get(place));
-    let settings = settings.with_context(|| format!("no target '{}'", target.name))?;
+    let settings = settings.with_context(|| format!("no target '{}'", target.name))?.clone();
     let topic = match &target.destination {
         Destination::Kafka { topic, .. } => topic.clone(),
         Destination::Http { .. } => String::new(),
@@ -359,8 +367,7 @@ pub(super) fn consumer_of(
         skip_expired: spec.skip_expired,
         in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
     };
-    let form: Form = spec.rule.form();
-    Ok((definition, settings.of_form(form), topic))
+    Ok((definition, settings, topic))
 }
 
 /// Bytes of messages of a rule that are in flight. Policy: no more are read.
@@ -420,6 +427,7 @@ impl Prepared {
             seeks: Vec::new(),
             look_ms: 0,
             holds: 0,
+            is_disk_short: false,
             held: Vec::new(),
             ends_at: None,
         };
