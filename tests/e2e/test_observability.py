@@ -50,6 +50,22 @@ addresses = ["tcp://127.0.0.1:1"]
 filter = "#"
 direction = "out"
 remote_prefix = "x/"
+[routing]
+file = "{dir}/rules.toml"
+"""
+
+ROUTING = """
+[[streams]]
+name = "plants"
+filters = ["plants/#"]
+[[targets]]
+name = "alarms"
+type = "http"
+url = "https://alarms.invalid/in"
+[[rules]]
+name = "overheated"
+filter = "plants/#"
+target = "alarms"
 """
 
 
@@ -193,7 +209,7 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(path):
 
 def test_rules_and_dashboards_read_what_a_broker_has(start, certs, passwords, prometheus):
     files = {name: (certs / name).read_text() for name in ("server.crt", "server.key")}
-    broker = start(BROKER, {**files, "passwords": passwords})
+    broker = start(BROKER, {**files, "passwords": passwords, "rules.toml": ROUTING})
     with Peer(broker.port()) as kept, Peer(broker.port()) as refused:
         kept.accepted(client_id=fresh("kept"), clean=False, properties=b"\x11\xff\xff\xff\xff")
         kept.subscribed("a/#", 1)
@@ -287,6 +303,12 @@ HEALTHY = {
     "quelea_api_logins_refused_total": "0x60",
     'quelea_bridge_connected{bridge="cloud"}': "1x60",
     'quelea_bridge_lag_messages{bridge="cloud"}': "1000x60",
+    'quelea_rule_pending_messages{rule="r"}': "5x60",
+    'quelea_rule_in_flight_messages{rule="r"}': "5x60",
+    'quelea_rule_messages_total{rule="r",outcome="delivered"}': "0+10x60",
+    'quelea_rule_messages_total{rule="r",outcome="given_up"}': "0x60",
+    'quelea_stream_full{stream="s"}': "0x60",
+    'quelea_stream_write_fault{stream="s"}': "0x60",
     'quelea_cluster_role{role="active"}': "1x60",
     'quelea_cluster_role{role="standby"}': "1x60",
     "quelea_cluster_engine_connected": "1x60",
@@ -337,6 +359,12 @@ ALERTS = {
     "QueleaApiLoginsRefused": ({"quelea_api_logins_refused_total": "0+13x60"}, 10, 17),
     "QueleaBridgeDown": ({'quelea_bridge_connected{bridge="cloud"}': "1x4 0x60"}, 9, 10),
     "QueleaBridgeLag": ({'quelea_bridge_lag_messages{bridge="cloud"}': "1000x4 1001x60"}, 14, 15),
+    "QueleaRuleStalled": (
+        {'quelea_rule_messages_total{rule="r",outcome="delivered"}': "0+10x4 40x60"}, 17, 20),
+    "QueleaRuleMessagesLost": (
+        {'quelea_rule_messages_total{rule="r",outcome="given_up"}': "0x4 1x60"}, 4, 5),
+    "QueleaStreamFull": ({'quelea_stream_full{stream="s"}': "0x4 1x60"}, 5, 6),
+    "QueleaStreamWriteFault": ({'quelea_stream_write_fault{stream="s"}': "0x4 1x60"}, 5, 6),
     "QueleaClusterNotServed": ({'quelea_cluster_role{role="active"}': "1x4 0x60"}, 5, 6),
     "QueleaClusterWithoutStandby": ({'quelea_cluster_role{role="standby"}': "1x4 0x60"}, 9, 10),
     "QueleaClusterNatsLost": ({"quelea_cluster_engine_connected": "1x4 0x60"}, 5, 6),

@@ -26,6 +26,7 @@ PAGES = [
     ("messages", "Publish & subscribe"),
     ("events", "Events"),
     ("namespaces", "Namespaces"),
+    ("routing", "Routing"),
     ("permissions", "Permissions"),
     ("rules", "Access rules"),
     ("bans", "Bans"),
@@ -538,6 +539,64 @@ addresses = ["tcp://127.0.0.1:1"]
 filter = "up/#"
 direction = "out"
 """
+
+
+ROUTING = """
+[routing]
+file = "{dir}/rules.toml"
+target_networks = ["127.0.0.0/8"]
+"""
+
+# Nothing listens on port 1.
+RULES = """
+[[streams]]
+name = "cars"
+filters = ["cars/#"]
+[[targets]]
+name = "hook"
+type = "http"
+url = "http://127.0.0.1:1/in"
+[[rules]]
+name = "all"
+filter = "cars/#"
+target = "hook"
+"""
+
+
+def test_a_rule_and_why_it_does_not_deliver(users, start, tab):
+    broker = start(CONFIG + ROUTING, {"users": users, "rules.toml": RULES})
+    client = Client(broker, "car-7")
+    client.send(b"".join(publish(f"cars/{number}", b"x") for number in range(5)))
+    dashboard = tab(broker)
+    dashboard.open("routing")
+    dashboard.log_in("otto")
+    page = dashboard.page
+    row = page.get_by_role("region", name="Rules").locator("tbody tr")
+    expect(row).to_contain_text("probation")
+    expect(row).to_contain_text("the target is not available")
+    stream = page.get_by_role("region", name="Streams").locator("tbody tr")
+    expect(stream).to_contain_text("cars/#")
+    row.get_by_role("link", name="all").click()
+    dashboard.heading("all")
+    expect(page.locator("svg.sum-bar")).to_have_attribute("aria-label", re.compile(": 5$"))
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("dialog")).to_contain_text("also after a restart")
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("paused by an operator")).to_be_visible()
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.get_by_role("button", name="Seek").click()
+    page.get_by_label("To").fill("end")
+    page.get_by_role("dialog").get_by_role("button", name="Move").click()
+    expect(page.get_by_text("no message since the run began")).to_be_visible()
+
+
+def test_routing_says_how_it_is_configured(empty, tab):
+    dashboard = tab(empty)
+    dashboard.open("routing")
+    dashboard.log_in("vera")
+    expect(dashboard.page.get_by_text("routing.file")).to_be_visible()
 
 
 def test_access_rules_are_shown_as_they_were_read(users, start, tab):

@@ -3,8 +3,10 @@
 //! Journals and directories know numbers only. A number is given once: a name that was removed and
 //! comes again gets another one, so nothing of the former stream counts for the new one. A number
 //! must be in the file before it is in a journal.
+//!
+//! The file also says which consumers an operator has paused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,8 @@ pub const STREAMS_DIRECTORY: &str = "streams";
 pub struct Numbers {
     streams: BTreeMap<Box<str>, NumberedStream>,
     consumers: BTreeMap<Box<str>, u32>,
+    /// Numbers of consumers that an operator has paused.
+    paused: BTreeSet<u32>,
     /// Numbers below were given.
     next_stream: u32,
     next_consumer: u32,
@@ -145,6 +149,8 @@ impl Numbers {
         changes.removed_streams = gone.map(|(_, stream)| stream.number).collect();
         let gone = self.consumers.iter().filter(|(name, _)| !next.consumers.contains_key(*name));
         changes.removed_consumers = gone.map(|(_, number)| *number).collect();
+        let paused = next.consumers.values().filter(|number| self.paused.contains(number));
+        next.paused = paused.copied().collect();
         *self = next;
         Ok(changes)
     }
@@ -161,6 +167,19 @@ impl Numbers {
 
     pub fn consumer(&self, name: &str) -> Option<u32> {
         self.consumers.get(name).copied()
+    }
+
+    /// Whether an operator has paused this consumer.
+    pub fn is_paused(&self, consumer: u32) -> bool {
+        self.paused.contains(&consumer)
+    }
+
+    /// Notes that an operator pauses or resumes a consumer.
+    pub fn set_paused(&mut self, consumer: u32, is_paused: bool) {
+        match is_paused {
+            true => self.paused.insert(consumer),
+            false => self.paused.remove(&consumer),
+        };
     }
 
     /// In the order of their names.
@@ -196,7 +215,8 @@ impl Numbers {
         let is_sound = are_different(streams.clone())
             && are_different(numbers.consumers.values().copied())
             && streams.clone().all(is_below(numbers.next_stream))
-            && numbers.consumers.values().copied().all(is_below(numbers.next_consumer));
+            && numbers.consumers.values().copied().all(is_below(numbers.next_consumer))
+            && numbers.paused.iter().all(|own| numbers.consumers.values().any(|it| it == own));
         is_sound.then_some(numbers).ok_or_else(|| wrong(1))
     }
 
@@ -219,6 +239,7 @@ impl Numbers {
                 let number = word()?.parse().ok()?;
                 self.consumers.insert(word()?.into(), number).is_none().then_some(())
             }
+            "paused" => self.paused.insert(word()?.parse().ok()?).then_some(()),
             _ => None,
         }
     }
@@ -232,7 +253,10 @@ impl fmt::Display for Numbers {
         for (name, NumberedStream { number, identity }) in &self.streams {
             writeln!(f, "stream {number} {:032x} {name}", u128::from_be_bytes(*identity))?;
         }
-        self.consumers.iter().try_for_each(|(name, number)| writeln!(f, "consumer {number} {name}"))
+        for (name, number) in &self.consumers {
+            writeln!(f, "consumer {number} {name}")?;
+        }
+        self.paused.iter().try_for_each(|number| writeln!(f, "paused {number}"))
     }
 }
 
@@ -243,7 +267,7 @@ fn take(next: &mut u32) -> Result<u32, NumbersError> {
 }
 
 fn are_different(mut numbers: impl Iterator<Item = u32>) -> bool {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     numbers.all(|number| seen.insert(number))
 }
 
@@ -299,6 +323,24 @@ mod tests {
         assert_eq!(set(&mut numbers, &["a", "b", "c"], &["r", "s"]), NumberChanges::default());
         assert_eq!(numbers.streams().map(|(_, it)| it.number).collect::<Vec<_>>(), [4, 2, 3]);
         assert_eq!(numbers.consumers().collect::<Vec<_>>(), [("r", 3), ("s", 2)]);
+    }
+
+    #[test]
+    fn a_paused_consumer_stays_paused_until_it_is_removed() {
+        let (dir, stamps) = (directory(), Stamps::default());
+        let mut numbers = Numbers::default();
+        set(&mut numbers, &["a"], &["r", "s"]);
+        numbers.set_paused(1, true);
+        numbers.set_paused(2, true);
+        numbers.set_paused(2, false);
+        numbers.write(&stamps, dir.path()).expect("it can be written");
+        let mut numbers = Numbers::read(&stamps, dir.path()).expect("it is valid");
+        assert!(numbers.is_paused(1) && !numbers.is_paused(2));
+        set(&mut numbers, &["a"], &["r"]);
+        assert!(numbers.is_paused(1));
+        set(&mut numbers, &["a"], &["s"]);
+        set(&mut numbers, &["a"], &["r"]);
+        assert_eq!(numbers.consumer("r").map(|number| numbers.is_paused(number)), Some(false));
     }
 
     #[test]
@@ -395,6 +437,7 @@ mod tests {
             ("consumer 1 r", "consumer 1 r r", "line 5 is wrong"),
             ("consumer 1 r", "future 1 r", "line 5 is wrong"),
             (" b\n", " a\n", "line 4 is wrong"),
+            ("consumer 1 r", "paused 1", "line 1 is wrong"),
         ] {
             assert!(whole.contains(from), "{from} in {whole}");
             let error = read(&whole.replacen(from, to, 1)).expect_err(to);

@@ -23,6 +23,7 @@ import { LogLines } from "./pages/loglines.js";
 import { Listeners } from "./pages/listeners.js";
 import { Logs } from "./pages/logs.js";
 import { Cluster } from "./pages/cluster.js";
+import { Routing, RoutingRule } from "./pages/routing.js";
 import { Rules } from "./pages/rules.js";
 import { Settings } from "./pages/settings.js";
 import { Events } from "./pages/events.js";
@@ -50,6 +51,8 @@ const PAGES = [
   { title: "Messages" },
   { path: "topics", page: Topics, name: "Topics", key: "t" },
   { path: "messages", page: Messages, name: "Publish & subscribe", key: "p" },
+  { path: "routing", page: Routing, name: "Routing", key: "z", route: "GET /rules" },
+  { path: "routing/:name", page: RoutingRule },
   { title: "Access" },
   { path: "permissions", page: Permissions, name: "Permissions", key: "a", route: "POST /permissions/explain" },
   { path: "rules", page: Rules, name: "Access rules", key: "y", role: "operator", route: "GET /access/files" },

@@ -106,6 +106,7 @@ const FILES: &[File] = files! {
     "pages/namespaces.js",
     "pages/overview.js",
     "pages/permissions.js",
+    "pages/routing.js",
     "pages/rules.js",
     "pages/settings.js",
     "pages/subscriptions.js",

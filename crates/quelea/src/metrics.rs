@@ -1,5 +1,7 @@
 //! `/metrics` in Prometheus' text format.
 
+mod routing;
+
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
 
@@ -8,12 +10,14 @@ use broker::{MetricType, Metrics, Quota, Shared};
 use session::MemoryKind;
 use telemetry::Counts as TelemetryCounts;
 
+use self::routing::write_routing;
 use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
 use crate::logging::Logging;
 use crate::run::{
     BridgeBoard, BridgeFigures, BridgeState, Certificates, ConnectionLimiter, Counts, FIGURES,
-    JournalBoard, JournalState, SELF_CHECK_NAMESPACE, SelfChecks, Timing, TurnedAway,
+    JournalBoard, JournalState, RoutingFigures, SELF_CHECK_NAMESPACE, SelfChecks, Timing,
+    TurnedAway,
 };
 use base::memory;
 use base::shown;
@@ -31,6 +35,8 @@ pub struct Sources<'a> {
     pub life_cycle: &'a LifeCycle,
     pub self_checks: &'a SelfChecks,
     pub bridges: &'a BridgeBoard,
+    /// None: no streams are open.
+    pub routing: Option<&'a RoutingFigures>,
     /// None: this broker belongs to no cluster.
     pub cluster: Option<&'a ClusterFigures>,
     pub clock: Clock,
@@ -65,6 +71,9 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     write_telemetry(&mut text, &life_cycle.spans.counts);
     write_namespaces(&mut text, shared);
     write_bridges(&mut text, &sources.bridges.figures());
+    if let Some(figures) = sources.routing {
+        write_routing(&mut text, figures);
+    }
     write_own(&mut text, shared, clock);
     write_memory(&mut text, shared, sources.memory_bytes_max);
     if let Some(process) = Process::now() {

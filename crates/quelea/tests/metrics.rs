@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::Clock;
+use broker::streams::{ConsumerNumber, StreamNumber};
 use broker::{Scope, Settings, Shared};
 use config::{Config, Machine};
 use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
@@ -15,8 +16,10 @@ use quelea::http::Health;
 use quelea::life_cycle::{EVENT_KINDS, EventKind, LifeCycle};
 use quelea::metrics::{Sources, exposition};
 use quelea::run::{
-    BridgeBoard, Certificates, ConnectionLimiter, FIGURES, JournalBoard, SelfChecks, Timing,
+    BridgeBoard, Certificates, ConnectionLimiter, FIGURES, JournalBoard, RoutingFigures, RuleFacts,
+    RuleFigures, SelfChecks, StreamFigures, Timing,
 };
+use streams::{ConsumerView, Counters, State, StreamView, Sum};
 
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
@@ -64,6 +67,12 @@ Alert on the metrics below. [Monitoring](monitoring.md) has these alerts and das
 | `quelea_log_poisoned` | \
   [A disk failed](operations.md#a-disk-that-fails). Messages that must be stored are refused. |
 | `quelea_log_full` | [A log has no space](operations.md#a-full-disk). |
+| `quelea_rule_pending_messages` above 0, and `quelea_rule_messages_total` does not increase | \
+  A [rule](rules.md) does not deliver. `quelea_rule_state` and `GET /rules` have the reason. |
+| `quelea_rule_messages_total`, outcomes `given_up`, `dead_lettered` and those with `dropped` | \
+  Messages did not reach the target of a rule. |
+| `quelea_stream_full`, `quelea_stream_write_fault` | \
+  A stream refuses messages, or its disk failed. |
 | `quelea_certificate_expiry_timestamp_seconds - time() < 14 * 86400` | \
   A certificate expires within two weeks. Replace the file. |
 | `quelea_connections_turned_away_total` | Refused CONNECTs and failed handshakes, by listener. |
@@ -133,10 +142,58 @@ fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
         certificates: &certificates,
         life_cycle: &LifeCycle::new(&events, &shared, Clock::start()),
         bridges: &BridgeBoard::new(["cloud"].into_iter()),
+        routing: Some(&routing()),
         cluster,
         clock: Clock::start(),
         memory_bytes_max: 1 << 30,
     })
+}
+
+const RULES: &str = r#"
+[[streams]]
+name = "plants"
+[[targets]]
+name = "hook"
+type = "http"
+url = "https://example.com/in"
+[[rules]]
+name = "alarms"
+filter = "plants/#"
+target = "hook"
+"#;
+
+/// A stream, and a rule whose target is away.
+fn routing() -> RoutingFigures {
+    let definitions = routing::definitions::parse(RULES).unwrap();
+    let view = StreamView {
+        stream: StreamNumber(1),
+        stored: 9,
+        records: 4,
+        bytes: 100,
+        unmoved: 5,
+        consumers: 1,
+        is_full: true,
+        fault: None,
+    };
+    let streams = vec![StreamFigures { spec: Arc::new(definitions.streams[0].clone()), view }];
+    let mut counters = Counters::default();
+    (counters.batches, counters.sent, counters.failed_batches) = (3, 8, 2);
+    let view = ConsumerView {
+        consumer: ConsumerNumber(1),
+        stream: StreamNumber(1),
+        run: 0,
+        state: State::Probation { until_ms: 9, reason: "connection refused".into() },
+        sum: Sum { stored: 9, in_flight: 2, pending: 7, ..Sum::default() },
+        adds_up: true,
+        lag_ms: Some(1500),
+        shards: Vec::new(),
+        counters,
+        last_error: None,
+    };
+    let facts = RuleFacts { spec: definitions.rules[0].clone(), namespace: "default".into() };
+    let (facts, stalled_since_ms) = (Arc::new(facts), Some(1));
+    let rules = vec![RuleFigures { facts, view, is_paused: false, stalled_since_ms }];
+    RoutingFigures { streams, rules, memory_bytes: 77 }
 }
 
 /// One metric: everything below its HELP line.
@@ -284,6 +341,24 @@ fn docs_sys_topics_are_those_that_are_published() {
     }
     let on_disk = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(on_disk == text, "docs/use/sys-topics.md is stale: cargo xtask docs");
+}
+
+#[test]
+fn streams_and_rules_have_their_figures() {
+    let text = shown(1);
+    for line in [
+        "quelea_streams_memory_bytes 77",
+        "quelea_stream_stored_messages_total{stream=\"plants\"} 9",
+        "quelea_stream_full{stream=\"plants\"} 1",
+        "quelea_rule_pending_messages{rule=\"alarms\"} 7",
+        "quelea_rule_sent_messages_total{rule=\"alarms\"} 8",
+        "quelea_rule_lag_seconds{rule=\"alarms\"} 1.5",
+        "quelea_rule_state{rule=\"alarms\",state=\"probation\"} 1",
+        "quelea_rule_state{rule=\"alarms\",state=\"running\"} 0",
+        "quelea_rule_messages_total{rule=\"alarms\",outcome=\"delivered\"} 0",
+    ] {
+        assert!(text.contains(&format!("{line}\n")), "{line}");
+    }
 }
 
 #[test]

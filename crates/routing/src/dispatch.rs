@@ -145,6 +145,16 @@ pub enum DeadReason {
     AttemptsUsedUp,
 }
 
+impl DeadReason {
+    /// Its name in dead letters, in events and in logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::AttemptsUsedUp => "attempts_used_up",
+        }
+    }
+}
+
 /// Why nothing more is sent, though something waits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Waits {

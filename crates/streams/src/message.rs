@@ -5,7 +5,7 @@ use broker::journal::{Malformed, StreamRecord, read_attributes};
 use codec::{Properties, Property, PropertyBuf};
 use policy::Attributes;
 use routing::Record;
-use routing::dispatch::{DeadLetter, DeadReason};
+use routing::dispatch::DeadLetter;
 
 /// A record that was read, with what has to be unpacked for rules.
 #[derive(Debug)]
@@ -110,13 +110,6 @@ pub mod names {
 /// Characters of an answer that a dead letter keeps. Policy: the rest is not stored.
 pub const ANSWER_CHARS_MAX: usize = 512;
 
-pub(crate) const fn reason_name(reason: DeadReason) -> &'static str {
-    match reason {
-        DeadReason::Refused => "refused",
-        DeadReason::AttemptsUsedUp => "attempts_used_up",
-    }
-}
-
 /// The record as it is stored in the stream of dead letters. `life`: of this process, which stores
 /// it under an ordinal of its own.
 pub(crate) fn dead_record(
@@ -131,7 +124,7 @@ pub(crate) fn dead_record(
     let is_plain = |it: &char| !it.is_control();
     let answer: String = dead.answer.chars().filter(is_plain).take(ANSWER_CHARS_MAX).collect();
     let added = [
-        (names::REASON, reason_name(dead.reason)),
+        (names::REASON, dead.reason.name()),
         (names::CONSUMER, consumer),
         (names::EVENT, event_id),
         (names::ATTEMPTS, &*attempts),
@@ -153,7 +146,7 @@ pub(crate) fn dead_record(
 #[cfg(test)]
 mod tests {
     use codec::QoS;
-    use routing::dispatch::RecordId;
+    use routing::dispatch::{DeadReason, RecordId};
 
     use super::*;
 

@@ -41,6 +41,21 @@ pub enum State {
 }
 
 impl State {
+    /// All names.
+    pub const NAMES: [&str; 11] = [
+        "starting",
+        "running",
+        "idle",
+        "paused",
+        "in_flight_limit",
+        "probation",
+        "blocked",
+        "ranges_limit",
+        "dead_letter_full",
+        "disk",
+        "ending",
+    ];
+
     /// Its name in the API, in metrics and in logs.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -80,6 +95,11 @@ impl State {
             Self::Probation { until_ms, .. } | Self::Blocked { until_ms } => Some(*until_ms),
             _ => None,
         }
+    }
+
+    /// It waits for something other than messages and answers.
+    pub const fn is_waiting(&self) -> bool {
+        !matches!(self, Self::Running | Self::Idle | Self::InFlightLimit | Self::Ending)
     }
 
     /// Its name in reports: whether there is something to do is not worth one.
@@ -296,5 +316,32 @@ impl Progress {
             return None;
         }
         tail.get(self.read).map(|record| record.at_ms).or(self.last_read_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_of_states_are_listed() {
+        let (until_ms, text) = (0, String::new);
+        let all = [
+            State::Starting,
+            State::Running,
+            State::Idle,
+            State::Paused,
+            State::InFlightLimit,
+            State::Probation { until_ms, reason: text() },
+            State::Blocked { until_ms },
+            State::RangesLimit,
+            State::DeadLetterFull,
+            State::Disk { error: text() },
+            State::Ending,
+        ];
+        assert_eq!(all.each_ref().map(State::name), State::NAMES);
+        let reasoned = all.iter().filter(|state| state.is_waiting());
+        assert!(reasoned.clone().all(|state| !state.reason().is_empty()));
+        assert_eq!(reasoned.count(), 7);
     }
 }

@@ -13,6 +13,7 @@ mod ns;
 mod operate;
 mod registry;
 mod retained;
+mod routing;
 mod table;
 mod top;
 mod topics;
@@ -27,6 +28,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use web::{ClientTls, percent_encoded};
 
+use self::routing::{RulesCommand, StreamsCommand};
 use backup::BackupArgs;
 use ban::BanCommand;
 use base::{EXIT_FAILURE, EXIT_OK, complain};
@@ -149,6 +151,16 @@ enum CtlCommand {
     Alarms,
     /// List the bridges to other brokers, with their state.
     Bridges,
+    /// List the streams, or show one.
+    Streams {
+        #[command(subcommand)]
+        command: Option<StreamsCommand>,
+    },
+    /// List, show, pause, resume or move rules, which send messages of streams to targets.
+    Rules {
+        #[command(subcommand)]
+        command: Option<RulesCommand>,
+    },
     /// Show the durable log of each shard.
     Logs,
     /// List the last calls of the API that changed something or were refused.
@@ -379,6 +391,8 @@ impl Ctl {
             }
             CtlCommand::Alarms => self.list("/alarms", &[], 0, operate::ALARMS),
             CtlCommand::Bridges => self.list("/bridges", &[], 0, BRIDGES),
+            CtlCommand::Streams { command } => self.streams(command.as_ref()),
+            CtlCommand::Rules { command } => self.rules(command.as_ref()),
             CtlCommand::Listeners { command } => self.listeners(command.as_ref()),
             CtlCommand::Logs => self.logs(),
             CtlCommand::Audit => self.list("/audit", &[], 100, operate::AUDIT),
@@ -603,6 +617,10 @@ Examples:
   quelea ctl may dev-7 publish home/lamp          allowed or not, and the rule that decides
   quelea ctl retained list 'home/#'
   quelea ctl publish home/lamp -m on
+  quelea ctl rules                                rules with their lag and state
+  quelea ctl rules show archive
+  quelea ctl rules pause archive
+  quelea ctl rules seek archive --to 2026-12-31T23:59:59Z
   quelea ctl backup monday.tar                    a backup, also from another machine
   quelea ctl --data /var/lib/quelea groups list
   quelea ctl --url http://127.0.0.1:9884 --user anna info

@@ -7,7 +7,7 @@ use super::route::Outcome;
 use super::schema::{Rows, record};
 use super::{Api, json};
 use crate::http::State;
-use crate::run::BridgeState;
+use crate::run::{BridgeState, RoutingFigures};
 
 record! {
     /// Something that needs a person.
@@ -16,7 +16,8 @@ record! {
         kind: String,
         /// A critical alarm means that clients are refused or lose messages, or soon will.
         severity: String,
-        /// The listener, bridge, shard, limit or service that it is about; empty: the broker.
+        /// The listener, bridge, rule, stream, shard, limit or service that it is about; empty: the
+        /// broker.
         subject: String,
         /// The fault.
         detail: String,
@@ -39,6 +40,9 @@ pub(crate) const KINDS: &[&str] = &[
     "authorization_service",
     "cluster_engine",
     "listener_paused",
+    "rule_stalled",
+    "stream_full",
+    "stream_write_fault",
 ];
 
 /// Values of `severity`, the worst first.
@@ -57,6 +61,9 @@ const USED_PERCENT: u128 = 90;
 /// Queues are full if they have lost messages in this time.
 const QUEUES_SECS: u64 = 600;
 
+/// A rule that has messages is to deal with one of them in this time.
+const STALLED_SECS: u64 = 60;
+
 /// Requests to a service that have failed in a row.
 const FAULTS_MIN: u32 = 3;
 
@@ -70,6 +77,9 @@ pub(crate) fn list(api: &Api) -> Outcome {
     of_limits(&limits::all(api), &mut items);
     of_queues(api, &mut items);
     of_services(api, &mut items);
+    if let Some(streams) = api.facts.streams.get() {
+        of_routing(&streams.board.figures(), api.facts.clock.now_ms(), &mut items);
+    }
     items.sort_by_key(|alarm: &Alarm| SEVERITIES.iter().position(|it| *it == alarm.severity));
     json(&Rows { items, cursor: None })
 }
@@ -209,6 +219,38 @@ fn of_queues(api: &Api, alarms: &mut Vec<Alarm>) {
     }
 }
 
+fn of_routing(figures: &RoutingFigures, now_ms: u64, alarms: &mut Vec<Alarm>) {
+    for own in &figures.streams {
+        let name = &own.spec.name;
+        if own.view.is_full {
+            let detail = "the stream is full: publishes that it would store are refused".to_owned();
+            let fix = "raise its limits, or see the alarms of its rules";
+            alarms.push(alarm("stream_full", CRITICAL, name, detail, fix));
+        }
+        if let Some(fault) = &own.view.fault {
+            let detail = format!("files of the stream cannot be written: {fault}");
+            let fix = "check the disk; the broker tries again every second";
+            alarms.push(alarm("stream_write_fault", CRITICAL, name, detail, fix));
+        }
+    }
+    for own in figures.rules.iter().filter(|own| own.facts.spec.rule.is_enabled()) {
+        let stalled_ms = own.stalled_since_ms.map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
+        if stalled_ms < STALLED_SECS * 1000 {
+            continue;
+        }
+        let (count, secs) = (own.view.sum.lag(), stalled_ms / 1000);
+        let reason = own.view.state.reason();
+        let why = if reason.is_empty() { own.view.state.name() } else { &reason };
+        let detail =
+            format!("{count} messages are waiting, none was delivered for {secs} s: {why}");
+        let fix = match own.is_paused {
+            true => "resume it: quelea ctl rules resume NAME",
+            false => "check the target, and `quelea ctl rules show NAME`",
+        };
+        alarms.push(alarm("rule_stalled", WARNING, own.name(), detail, fix));
+    }
+}
+
 fn of_services(api: &Api, alarms: &mut Vec<Alarm>) {
     let fix = "check the service and its address; clients that need it are refused";
     let detail = |faults: u32, why: &str| format!("the last {faults} requests have failed: {why}");
@@ -227,7 +269,10 @@ fn of_services(api: &Api, alarms: &mut Vec<Alarm>) {
 
 #[cfg(test)]
 mod tests {
+    use streams::{ConsumerView, StreamView};
+
     use super::*;
+    use crate::run::{RuleFacts, RuleFigures, StreamFigures};
 
     fn row(name: &str, unit: &str, used: u64, max: Option<u64>) -> LimitUse {
         LimitUse {
@@ -266,5 +311,70 @@ mod tests {
         );
         assert!(alarms[1].detail.starts_with("200 % in use"), "{}", alarms[1].detail);
         assert!(alarms.iter().all(|alarm| KINDS.contains(&&*alarm.kind)));
+    }
+
+    const RULES: &str = r#"
+[[streams]]
+name = "plants"
+[[targets]]
+name = "hook"
+type = "http"
+url = "https://example.com/in"
+[[rules]]
+name = "alarms"
+filter = "plants/#"
+target = "hook"
+"#;
+
+    /// A rule whose last outcome was at this time.
+    fn routing(stalled_since_ms: Option<u64>, is_paused: bool) -> RoutingFigures {
+        let definitions = routing::definitions::parse(RULES).unwrap();
+        let stream = broker::streams::StreamNumber(1);
+        let reason = "connection refused".to_owned();
+        let view = ConsumerView {
+            consumer: broker::streams::ConsumerNumber(1),
+            stream,
+            run: 1,
+            state: streams::State::Probation { until_ms: 9, reason },
+            sum: streams::Sum { stored: 5, pending: 5, ..streams::Sum::default() },
+            adds_up: true,
+            lag_ms: None,
+            shards: Vec::new(),
+            counters: streams::Counters::default(),
+            last_error: None,
+        };
+        let facts = RuleFacts { spec: definitions.rules[0].clone(), namespace: "default".into() };
+        let rule = RuleFigures { facts: facts.into(), view, is_paused, stalled_since_ms };
+        let view = StreamView {
+            stream,
+            stored: 5,
+            records: 0,
+            bytes: 0,
+            unmoved: 5,
+            consumers: 1,
+            is_full: is_paused,
+            fault: is_paused.then(|| "I/O error".to_owned()),
+        };
+        let stream = StreamFigures { spec: definitions.streams[0].clone().into(), view };
+        RoutingFigures { streams: vec![stream], rules: vec![rule], memory_bytes: 0 }
+    }
+
+    #[test]
+    fn a_rule_without_an_outcome_for_a_minute_is_an_alarm() {
+        let found = |figures: RoutingFigures| {
+            let mut alarms = Vec::new();
+            of_routing(&figures, 100_000, &mut alarms);
+            assert!(alarms.iter().all(|alarm| KINDS.contains(&&*alarm.kind)));
+            alarms.into_iter().map(|alarm| (alarm.kind, alarm.detail)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(routing(None, false)), []);
+        assert_eq!(found(routing(Some(40_001), false)), []);
+        let (kind, detail) = &found(routing(Some(40_000), false))[0];
+        assert_eq!(kind, "rule_stalled");
+        assert!(detail.starts_with("5 messages are waiting"), "{detail}");
+        assert!(detail.ends_with("the target is not available: connection refused"), "{detail}");
+        let kinds = found(routing(Some(0), true)).into_iter().map(|(kind, _)| kind);
+        let expected = ["stream_full", "stream_write_fault", "rule_stalled"];
+        assert_eq!(kinds.collect::<Vec<_>>(), expected);
     }
 }

@@ -115,7 +115,7 @@ impl Call {
             return format!("{} messages, the first on {first}", messages.len());
         }
         match (text("topic"), text("kind")) {
-            ("", "") => String::new(),
+            ("", "") => text("to").to_owned(),
             ("", kind) => format!("{kind} {}", text("who")),
             (topic, _) => topic.to_owned(),
         }

@@ -32,6 +32,7 @@ mod problem;
 mod registry;
 mod route;
 mod routes;
+mod routing;
 mod schema;
 mod scopes;
 mod settings;
@@ -42,8 +43,8 @@ mod usage;
 mod users;
 mod views;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -73,6 +74,7 @@ use crate::http::Health;
 use crate::life_cycle::LifeCycle;
 use crate::run::{
     BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, LiveSettings, Reloads, Shards,
+    StreamsHandle,
 };
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config};
@@ -115,6 +117,8 @@ pub(crate) struct Facts {
     pub(crate) reloads: Arc<Reloads>,
     pub(crate) history: Arc<History>,
     pub(crate) bridges: Arc<BridgeBoard>,
+    /// Once streams are open.
+    pub(crate) streams: Arc<OnceLock<StreamsHandle>>,
     pub(crate) namespaces: Arc<Namespaces>,
     pub(crate) rule_files: Arc<RuleFiles>,
     pub(crate) authenticator: Arc<Authenticator>,

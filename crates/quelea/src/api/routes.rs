@@ -26,12 +26,12 @@ use super::views::{
 };
 use super::{
     backup, bans, broker, clients, cluster, events, history, logins, messages, namespaces,
-    registry, trace, users,
+    registry, routing, trace, users,
 };
 
 /// All of them.
 pub(crate) fn routes() -> impl Iterator<Item = &'static Route> + Clone {
-    OWN.iter().chain(registry::ROUTES)
+    OWN.iter().chain(registry::ROUTES).chain(routing::ROUTES)
 }
 
 const OWN: &[Route] = &[
@@ -119,8 +119,8 @@ const OWN: &[Route] = &[
     },
     Route {
         path: "/alarms",
-        about: "Lists alarms, the worst first: bridges that are away, certificates that expire, a \
-                full log, limits that are nearly used up, services that fail.",
+        about: "Lists alarms, the worst first. Examples: bridges that are away, rules that do not \
+                deliver, certificates that expire, limits that are nearly used up.",
         answer: Some(Rows::<Alarm>::schema),
         run: |api, _| Box::pin(async move { alarms::list(&api) }),
         without_shards: true,

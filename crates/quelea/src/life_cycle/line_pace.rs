@@ -40,9 +40,11 @@ pub(crate) enum About {
     Session,
     /// A bridge that does not come to its remote.
     Bridge,
+    /// Messages that a rule did not deliver.
+    Rule,
 }
 
-const KINDS: [(About, &str); 9] = [
+const KINDS: [(About, &str); 10] = [
     (About::Connected, "client connected"),
     (About::Disconnected, "client disconnected"),
     (About::CutOff, "connection closed"),
@@ -52,6 +54,7 @@ const KINDS: [(About, &str); 9] = [
     (About::Lost, "messages dropped or refused"),
     (About::Session, "session refused"),
     (About::Bridge, "bridge cannot connect"),
+    (About::Rule, "messages not delivered by rules"),
 ];
 
 /// Shared by acceptors, workers and the control plane.

@@ -29,7 +29,8 @@ impl Happened<'_> {
         let of = |name: &str| value(name, self.data.get(name)?);
         lines!(level, text, of, namespace bridge client_id username address listener provider node
             role before by epoch active shard shards protocol keep_alive_secs session_present group
-            action direction topic filter rule kind who until reason limit detail count messages
+            action direction topic filter rule stream state run first next attempts dead_letter
+            kind who until reason limit detail count messages
             bytes left secs suspended_secs unavailable_secs version expires_at days_left);
     }
 }

@@ -168,6 +168,12 @@ impl LifeCycle {
         if self.is_heard(happened) { self.publish(happened) } else { None }
     }
 
+    /// The same for what may happen often: at a limit the event is counted instead.
+    pub(crate) fn on_paced(&self, happened: &Happened<'_>, now_ms: u64) -> Option<Message> {
+        let is_wanted = self.is_heard(happened) && self.pace.allows(happened, now_ms);
+        if is_wanted { self.publish(happened) } else { None }
+    }
+
     /// Tells how many were withheld, ends the streams of callers that may not read any more, and
     /// tells the others that they are not forgotten. To be called about twice a second.
     pub(crate) fn tick(&self, now_ms: u64) -> Option<Message> {

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use broker::Event;
+use serde_json::Value;
 use session::QueueLimit;
 use tracing::Level;
 
+use super::Happened;
 use super::happened::client_of;
 use super::line_pace::About;
 use super::table::EventKind;
@@ -23,7 +25,7 @@ pub(crate) struct Subject {
     pub(crate) namespace: Box<str>,
     /// As it is shown in the log. Empty: unknown, or there is none.
     pub(crate) client: Box<str>,
-    /// Of a shared subscription, or of a bridge.
+    /// Of a shared subscription, a bridge or a rule.
     pub(crate) name: Box<str>,
     /// Of a client before admission: it has not proved its name yet.
     pub(crate) peer: Option<IpAddr>,
@@ -58,6 +60,23 @@ impl Subject {
         let (namespace, client) = Default::default();
         let (name, what) = (bridge.into(), reason.to_owned().into());
         Some(Self { about, level, text, namespace, client, name, peer: None, what })
+    }
+
+    /// A stream or a rule. None: lines of this kind are not limited.
+    pub(crate) fn of_routing(happened: &Happened<'_>) -> Option<Self> {
+        let (about, (level, text)) = (happened.kind.about?, happened.kind.line?);
+        let text_of = |name: &str| happened.data.get(name).and_then(Value::as_str).unwrap_or("");
+        let namespace = happened.namespace.as_deref().filter(|name| *name != DEFAULT);
+        Some(Self {
+            about,
+            level,
+            text,
+            namespace: namespace.unwrap_or_default().into(),
+            client: Box::default(),
+            name: text_of("rule").into(),
+            peer: None,
+            what: text_of("reason").to_owned().into(),
+        })
     }
 
     /// Of an event, with how often it has happened. None: its line is not limited.

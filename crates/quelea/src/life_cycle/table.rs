@@ -79,6 +79,9 @@ const CERTIFICATE: &str = "listener, expires_at, days_left";
 const CERTIFICATE_WHEN: &str = "The certificate of a listener expires within 14 days, or has \
     expired (`days_left` is null). Reported once a day.";
 
+const RULE_STATE: &str = "namespace, rule, stream, state, reason";
+const OF_STREAM: &str = "namespace, stream";
+
 kinds! {
     CREATED = EventKind::new("session.created", OF_CLIENT, "A client without a session has connected.");
     CONNECTED = EventKind::new(
@@ -308,6 +311,83 @@ kinds! {
         "Another node of the cluster has reported no status for 5 s.",
     )
     .logged(Level::WARN, "no status from node for 5 s: restart it, or replace its machine");
+    RULE_DELIVERS = EventKind::new(
+        "rule.state_changed",
+        RULE_STATE,
+        "A [rule](rules.md) delivers messages again, or waits. `state` and `reason` are those of \
+         `GET /rules`.",
+    )
+    .logged(Level::INFO, "rule delivers messages");
+    RULE_WAITS = EventKind::new("rule.state_changed", RULE_STATE, "")
+        .logged(Level::WARN, "rule waits");
+    RULE_RESTS = EventKind::new("rule.state_changed", RULE_STATE, "")
+        .logged(Level::INFO, "rule does not deliver");
+    RULE_STARTED = EventKind::new(
+        "rule.started",
+        "namespace, rule, stream, run",
+        "A new rule begins to read its stream, or a rule continues after a seek. Each seek \
+         increases `run`.",
+    )
+    .logged(Level::DEBUG, "rule begins to read");
+    RULE_REMOVED = EventKind::new(
+        "rule.removed",
+        "namespace, rule, stream",
+        "A rule was removed from the file, and the last answers of its target have arrived.",
+    )
+    .logged(Level::INFO, "rule removed");
+    RULE_MESSAGES_DROPPED = EventKind::new(
+        "rule.messages_dropped",
+        "namespace, rule, stream, reason, count, shard, first, next",
+        "Messages were dropped before a rule delivered them. `reason` is `dropped_retention` (a \
+         limit of the stream) or `dropped_damaged` (a file of the stream cannot be read). The \
+         messages of the shard have the numbers from `first` to `next`, without `next`.",
+    )
+    .logged(Level::WARN, "messages of a stream were dropped before the rule delivered them")
+    .limited(About::Rule);
+    RULE_NOT_DELIVERED = EventKind::new(
+        "rule.message_not_delivered",
+        "namespace, rule, stream, reason, attempts, detail, dead_letter, shard, first",
+        "A rule does not deliver a message. `reason` is `refused` or `attempts_used_up`, `detail` \
+         the last answer of the target. `dead_letter` is the stream that has the message, or null: \
+         the message is discarded. `first` is its number in the shard.",
+    )
+    .logged(Level::WARN, "message not delivered").limited(About::Rule);
+    STREAM_FULL = EventKind::new(
+        "stream.full",
+        OF_STREAM,
+        "A stream with `full = \"reject\"` has reached a limit. Publishes that it would store are \
+         refused.",
+    )
+    .logged(Level::WARN, "stream full: messages are refused");
+    STREAM_ACCEPTS = EventKind::new(
+        "stream.accepting",
+        OF_STREAM,
+        "A stream that was full accepts messages again.",
+    )
+    .logged(Level::INFO, "stream accepts messages again");
+    STREAM_WRITE_FAILED = EventKind::new(
+        "stream.write_failed",
+        "namespace, stream, detail",
+        "A file of a stream cannot be written. The broker tries again every second. Messages stay \
+         in the durable log.",
+    )
+    .logged(
+        Level::ERROR,
+        "cannot write a file of the stream; it is tried again every second, and messages stay in \
+         the log",
+    );
+    STREAM_WRITE_RESUMED = EventKind::new(
+        "stream.write_resumed",
+        OF_STREAM,
+        "Files of a stream can be written again.",
+    )
+    .logged(Level::INFO, "files of the stream are written");
+    STREAM_STOPPED = EventKind::new(
+        "stream.stopped",
+        "namespace, stream, shard, detail",
+        "A stream lacks messages of a shard, and stores no more of them until a restart.",
+    )
+    .logged(Level::ERROR, "stream stopped");
     WITHHELD = EventKind::new(
         "events.withheld",
         "count",

@@ -52,6 +52,8 @@ use anyhow::Context;
 use net::TlsContext;
 use signal_hook::iterator::Signals;
 
+pub(crate) use self::routing::{OperateError, RuleOrder, StreamsHandle};
+pub use self::routing::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
 use crate::api;
 use crate::cluster::TakenJournal;
 use crate::http::State;
@@ -189,7 +191,9 @@ fn start(
     let mut restored = restore(store, &parts, &rules, (journals, is_stamped), &mut unwritten)?;
     let streams = open_streams(store, &parts, &mut restored)?;
     let workers = start_workers(&parts, restored, streams.as_ref())?;
-    let streams = streams.map(|streams| streams.start(&workers.mailboxes)).transpose()?;
+    let streams = streams
+        .map(|streams| streams.start(&workers.mailboxes, &parts.life_cycle, &workers.line_pace));
+    let streams = streams.transpose()?;
     shards.open(&workers.mailboxes);
     if let Some(streams) = &streams {
         // Nobody else sets it.
@@ -336,7 +340,7 @@ fn start_workers(
 fn open_broker_control(
     store: &Store,
     workers: &Workers,
-    streams: &Arc<OnceLock<routing::StreamsHandle>>,
+    streams: &Arc<OnceLock<StreamsHandle>>,
     unwritten: &mut Unwritten,
 ) -> Arc<Mutex<Option<Control>>> {
     let streams = streams.clone();

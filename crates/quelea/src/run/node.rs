@@ -139,6 +139,7 @@ fn answer_while_waiting(
                 life_cycle: &life_cycle,
                 self_checks: &super::SelfChecks::default(),
                 bridges: &super::BridgeBoard::default(),
+                routing: None,
                 cluster: Some(&figures),
                 clock,
                 memory_bytes_max,

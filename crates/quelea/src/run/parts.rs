@@ -187,6 +187,7 @@ impl Parts {
             reloads: self.reloads.clone(),
             history: self.history.clone(),
             bridges: self.bridges.clone(),
+            streams: self.streams.clone(),
             namespaces: self.namespaces.clone(),
             rule_files: self.rule_files.clone(),
             authenticator: self.authenticator.clone(),
@@ -200,10 +201,11 @@ impl Parts {
         let (limiter, board) = (self.limiter.clone(), self.board.clone());
         let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());
         let (member, self_checks) = (self.member.clone(), self.self_checks.clone());
-        let bridges = self.bridges.clone();
+        let (bridges, streams) = (self.bridges.clone(), self.streams.clone());
         let memory_bytes_max = self.config().limits.memory_bytes_max;
         Arc::new(move || {
             let cluster = member.as_ref().map(Member::figures);
+            let routing = streams.get().map(|streams| streams.board.figures());
             metrics::exposition(&Sources {
                 shared: &shared,
                 limiter: &limiter,
@@ -213,6 +215,7 @@ impl Parts {
                 life_cycle: &life_cycle,
                 self_checks: &self_checks,
                 bridges: &bridges,
+                routing: routing.as_ref(),
                 cluster: cluster.as_ref(),
                 clock,
                 memory_bytes_max,

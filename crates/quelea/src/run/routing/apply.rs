@@ -8,9 +8,10 @@ use data::Numbers;
 use routing::definitions::RuleSpec;
 
 use super::LoadedDefinitions;
+use super::figures::Names;
 use super::owner::Owner;
 use super::start::{
-    InForce, consumer_of, definition_of, names_of, open_files, remove_others, settings_of_all,
+    InForce, consumer_of, definition_of, open_files, remove_others, settings_of_all,
 };
 
 impl Owner {
@@ -42,7 +43,10 @@ impl Owner {
         let set = Arc::new(StreamSet { life, streams: settings, is_behind });
         self.put_streams(&loaded, &numbers)?;
         self.put_rules(&loaded, &numbers)?;
-        self.board.put_names(names_of(&numbers));
+        let mut names = Names::new(&numbers, &loaded.definitions);
+        let has_stream = |number: StreamNumber| self.files.0.contains_key(&number);
+        names.keep(&self.board.names(), has_stream, |number| self.consumers.contains(&number));
+        self.board.put_names(names);
         self.in_force = InForce { loaded, numbers, set };
         self.remove_streams();
         self.hub.set_streams(Arc::clone(&self.in_force.set));
@@ -107,7 +111,7 @@ impl Owner {
             let was_enabled = was_enabled.is_none_or(|it| it.rule.is_enabled());
             match (was_enabled, spec.rule.is_enabled()) {
                 (true, false) => self.hub.pause(number, now_ms),
-                (false, true) => self.hub.resume(number, now_ms),
+                (false, true) if !numbers.is_paused(number.0) => self.hub.resume(number, now_ms),
                 _ => {}
             }
         }

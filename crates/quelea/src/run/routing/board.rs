@@ -1,26 +1,42 @@
-//! What operators and metrics read of streams and consumers, and the log lines about them.
+//! What operators and metrics read of streams and consumers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use broker::streams::{ConsumerNumber, StreamNumber};
-use streams::{ConsumerView, Happening, State, StreamView};
+use broker::streams::ConsumerNumber;
+use streams::{ConsumerView, State, StreamView};
+
+use super::figures::{Names, RoutingFigures, RuleFigures, StreamFigures};
 
 /// As of the last look of the owner: once a second.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reported {
-    pub(crate) at_ms: u64,
     pub(crate) consumers: Vec<ConsumerView>,
     pub(crate) streams: Vec<StreamView>,
+    /// Consumers that operators have paused.
+    pub(crate) paused: BTreeSet<ConsumerNumber>,
+    /// Consumers that have messages without an outcome.
+    pub(crate) busy: BTreeMap<ConsumerNumber, Progress>,
     /// Bytes of the records in memory.
     pub(crate) memory_bytes: u64,
 }
 
-/// Names for people.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Names {
-    pub(crate) streams: BTreeMap<StreamNumber, Arc<str>>,
-    pub(crate) consumers: BTreeMap<ConsumerNumber, Arc<str>>,
+/// The last time that a consumer got on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    run: u64,
+    outcomes: u64,
+    pub(crate) at_ms: u64,
+}
+
+impl Progress {
+    /// As of now. None: there is nothing to do.
+    pub(super) fn of(view: &ConsumerView, before: Option<&Self>, now_ms: u64) -> Option<Self> {
+        let (run, outcomes) = (view.run, view.sum.outcomes.iter().sum());
+        let same = before.filter(|it| (it.run, it.outcomes) == (run, outcomes));
+        let at_ms = same.map_or(now_ms, |it| it.at_ms);
+        (view.sum.lag() > 0).then_some(Self { run, outcomes, at_ms })
+    }
 }
 
 /// Shared by the owner, the API and metrics.
@@ -47,80 +63,27 @@ impl Board {
         *self.names.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
     }
 
-    /// Logs what happened. The reasons are those of targets, and name no secret.
-    pub(super) fn report(&self, happening: &Happening) {
-        let names = self.names();
-        match happening {
-            Happening::State { name, state, .. } => {
-                let (rule, word, reason) = (&**name, state.name(), state.reason());
-                match state {
-                    State::Running | State::Idle | State::InFlightLimit => {
-                        tracing::info!(rule, "rule delivers messages");
-                    }
-                    State::Starting => tracing::debug!(rule, "rule starts"),
-                    State::Paused | State::Ending => {
-                        tracing::info!(rule, state = word, reason, "rule does not deliver");
-                    }
-                    _ => tracing::warn!(rule, state = word, reason, "rule waits"),
-                }
-            }
-            Happening::Started { consumer, run } => {
-                tracing::debug!(rule = names.consumer(*consumer), run, "rule begins to read");
-            }
-            Happening::Ended { consumer } => {
-                tracing::info!(rule = names.consumer(*consumer), "rule removed");
-            }
-            Happening::Dropped { consumer, shard, ordinals, count, outcome } => tracing::warn!(
-                rule = names.consumer(*consumer),
-                shard,
-                first = ordinals.start,
-                next = ordinals.end,
-                count,
-                reason = outcome.name(),
-                "messages of a stream were dropped before the rule delivered them"
-            ),
-            Happening::Undelivered { consumer, stream, reason, attempts, answer, record } => {
-                let target = stream.map(|stream| names.stream(stream).to_owned());
-                tracing::warn!(
-                    rule = names.consumer(*consumer),
-                    shard = record.shard,
-                    record = record.ordinal,
-                    reason = ?reason,
-                    attempts,
-                    answer,
-                    dead_letter = target.as_deref().unwrap_or("none: the message is discarded"),
-                    "message not delivered"
-                );
-            }
-            Happening::WriteFault { stream, fault } => tracing::error!(
-                stream = names.stream(*stream),
-                fault,
-                "cannot write a file of the stream; it is tried again every second, and messages \
-                stay in the log"
-            ),
-            Happening::WriteResumed { stream } => {
-                tracing::info!(stream = names.stream(*stream), "files of the stream are written");
-            }
-            Happening::Broken { stream, shard, detail } => {
-                tracing::error!(stream = names.stream(*stream), shard, detail, "stream stopped");
-            }
-            Happening::Full { stream, is_full: true } => {
-                tracing::warn!(stream = names.stream(*stream), "stream full: messages are refused");
-            }
-            Happening::Full { stream, is_full: false } => {
-                tracing::info!(stream = names.stream(*stream), "stream accepts messages again");
-            }
-            Happening::StreamsSet => tracing::debug!("all shards have the streams"),
-        }
-    }
-}
-
-impl Names {
-    pub(crate) fn stream(&self, number: StreamNumber) -> &str {
-        self.streams.get(&number).map_or("", |name| name)
-    }
-
-    pub(crate) fn consumer(&self, number: ConsumerNumber) -> &str {
-        self.consumers.get(&number).map_or("", |name| name)
+    /// Streams and rules, in the order of their names.
+    pub(crate) fn figures(&self) -> RoutingFigures {
+        let (reported, names) = (self.reported(), self.names());
+        let streams = reported.streams.iter().filter_map(|view| {
+            let spec = Arc::clone(names.streams.get(&view.stream)?);
+            Some(StreamFigures { spec, view: view.clone() })
+        });
+        let rules = reported.consumers.iter().filter_map(|view| {
+            Some(RuleFigures {
+                facts: Arc::clone(names.consumers.get(&view.consumer)?),
+                is_paused: reported.paused.contains(&view.consumer),
+                stalled_since_ms: reported.busy.get(&view.consumer).map(|it| it.at_ms),
+                view: view.clone(),
+            })
+        });
+        let (mut streams, mut rules): (Vec<_>, Vec<_>) = (streams.collect(), rules.collect());
+        streams.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
+        // A rule that was removed, and is defined again, may not have ended yet.
+        let key = |it: &RuleFigures| (it.name().to_owned(), it.view.state == State::Ending);
+        rules.sort_by_cached_key(key);
+        rules.dedup_by(|later, first| later.name() == first.name());
+        RoutingFigures { streams, rules, memory_bytes: reported.memory_bytes }
     }
 }

@@ -2,8 +2,11 @@
 
 mod apply;
 pub(crate) mod board;
+mod figures;
 mod inbox;
+mod operate;
 mod owner;
+mod report;
 mod sending;
 mod start;
 mod targets;
@@ -18,7 +21,9 @@ use config::{Config, Network};
 use routing::definitions::{self, FILE_BYTES_MAX, PROBLEMS_MAX};
 use routing::{Definitions, Problem};
 
+pub use figures::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
 pub(crate) use inbox::Inbox;
+pub(crate) use operate::{OperateError, RuleOrder};
 pub(crate) use start::{Ground, StreamsHandle};
 pub(super) use start::{Prepared, Streams, note_unused, prepare};
 pub(crate) use targets::TargetSettings;

@@ -11,10 +11,12 @@ use broker::ShardId;
 use broker::streams::{ConsumerNumber, StreamNumber, StreamOrder};
 use data::{StreamDisk, StreamFiles, StreamJob};
 use storage::stream::StreamCommand;
-use streams::{Effect, Happening, Hub, ReadFiles};
+use streams::{ConsumerView, Effect, Happening, Hub, ReadFiles};
 
-use super::board::{Board, Reported};
+use super::board::{Board, Progress, Reported};
 use super::inbox::{Inbox, Input};
+use super::operate::Answer;
+use super::report::Reporter;
 use super::sending::Targets;
 use super::start::{Ground, InForce};
 use crate::run::mailbox::{Item, Mailbox};
@@ -60,12 +62,15 @@ pub(crate) struct Owner {
     pub(super) inbox: Inbox,
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(super) board: Arc<Board>,
+    pub(super) reporter: Reporter,
     pub(super) clock: Clock,
     pub(super) ground: Ground,
     pub(super) in_force: InForce,
     /// Orders for shards since the last look.
     pub(super) orders: BTreeMap<ShardId, Vec<StreamOrder>>,
     pub(super) consumers: Vec<ConsumerNumber>,
+    /// Rules that are to go on somewhere else, and who awaits that.
+    pub(super) seeks: Vec<(ConsumerNumber, Answer)>,
     /// The board is written next.
     pub(super) look_ms: u64,
     /// Backups that are under way, and the deletions that wait for them. A crash forgets these: a
@@ -195,24 +200,30 @@ impl Owner {
                 self.remove_streams();
             }
             Happening::StreamsSet => self.remove_files(),
+            Happening::Started { consumer, .. } => self.answer_seeks(*consumer),
+            // That all rules are paused at the end is no news.
+            Happening::State { .. } if self.ends_at.is_some() => return,
             _ => {}
         }
-        // That all rules are paused at the end is no news.
-        let is_of_end = self.ends_at.is_some() && matches!(happening, Happening::State { .. });
-        if !is_of_end {
-            self.board.report(&happening);
-        }
+        self.reporter.report(&happening, &self.board.names());
     }
 
     /// Writes what operators and metrics read.
     pub(super) fn look(&mut self, now_ms: u64) {
         self.look_at_disk();
         let views = self.consumers.iter().filter_map(|number| self.hub.view(*number, now_ms));
-        let consumers = views.collect();
+        let consumers: Vec<ConsumerView> = views.collect();
+        let before = self.board.reported();
+        let busy = consumers.iter().filter_map(|it| {
+            Some((it.consumer, Progress::of(it, before.busy.get(&it.consumer), now_ms)?))
+        });
+        let busy = busy.collect();
+        let paused = self.consumers.iter().filter(|it| self.in_force.numbers.is_paused(it.0));
+        let paused = paused.copied().collect();
         let streams = self.files.0.keys().filter_map(|number| self.hub.stream_view(*number));
         let streams = streams.collect();
         let memory_bytes = self.hub.memory_bytes() as u64;
-        self.board.put(Reported { at_ms: now_ms, consumers, streams, memory_bytes });
+        self.board.put(Reported { consumers, streams, paused, busy, memory_bytes });
     }
 
     fn look_at_disk(&mut self) {

@@ -21,12 +21,16 @@ use routing::{Definitions, Destination};
 use storage::stream::StreamLimits;
 use streams::{ConsumerDefinition, Full, Hub, HubSettings, Order, Start, StreamDefinition};
 
-use super::board::{Board, Names};
+use super::board::Board;
+use super::figures::Names;
 use super::inbox::{Inbox, Input};
 use super::owner::{Files, Owner};
+use super::report::Reporter;
 use super::sending::Targets;
 use super::{LoadedDefinitions, TargetSettings};
-use crate::run::mailbox::Mailbox;
+use crate::life_cycle::LifeCycle;
+use crate::life_cycle::line_pace::LinePace;
+use crate::run::mailbox::{Item, Mailbox};
 use crate::run::spawn;
 
 /// Orders of the start are not the hub's: it ignores their answers.
@@ -141,7 +145,7 @@ pub(in crate::run) fn prepare(
     let files = open_streams(definitions, &numbers, &ground, &found, &mut hub)?;
     let assigned = add_consumers(&loaded, &numbers, &found, &mut hub)?;
     let board = Arc::new(Board::default());
-    board.put_names(names_of(&numbers));
+    board.put_names(Names::new(&numbers, &loaded.definitions));
     let in_force = InForce { loaded, numbers, set };
     Ok(Prepared { hub, files, in_force, assigned, board, inbox, inputs, ground })
 }
@@ -293,15 +297,6 @@ pub(super) fn definition_of(
 /// Consumers with the settings of their targets, and the topics there.
 type Assigned = Vec<(ConsumerNumber, TargetSettings, String)>;
 
-pub(super) fn names_of(numbers: &Numbers) -> Names {
-    let streams = numbers.streams();
-    let consumers = numbers.consumers();
-    Names {
-        streams: streams.map(|(name, own)| (StreamNumber(own.number), name.into())).collect(),
-        consumers: consumers.map(|(name, own)| (ConsumerNumber(own), name.into())).collect(),
-    }
-}
-
 fn add_consumers(
     loaded: &LoadedDefinitions,
     numbers: &Numbers,
@@ -312,13 +307,13 @@ fn add_consumers(
     for spec in &loaded.definitions.rules {
         let Some(number) = numbers.consumer(spec.name()).map(ConsumerNumber) else { continue };
         let (definition, settings, topic) = consumer_of(loaded, numbers, spec, number)?;
-        let is_enabled = spec.rule.is_enabled();
+        let is_running = spec.rule.is_enabled() && !numbers.is_paused(number.0);
         let cursors = (0..).zip(found);
         let cursors =
             cursors.filter_map(|(shard, found)| Some((shard, found.cursors.get(&number)?.clone())));
         hub.add_consumer(definition, &cursors.collect())
             .with_context(|| format!("rule '{}'", spec.name()))?;
-        if !is_enabled {
+        if !is_running {
             hub.pause(number, 0);
         }
         assigned.push((number, settings, topic));
@@ -389,7 +384,12 @@ impl Prepared {
     /// # Errors
     ///
     /// The system gives no thread.
-    pub(in crate::run) fn start(self, mailboxes: &Arc<[Arc<Mailbox>]>) -> anyhow::Result<Streams> {
+    pub(in crate::run) fn start(
+        self,
+        mailboxes: &Arc<[Arc<Mailbox>]>,
+        life_cycle: &Arc<LifeCycle>,
+        lines: &Arc<LinePace>,
+    ) -> anyhow::Result<Streams> {
         let handle = self.handle();
         let Self { hub, files, in_force, assigned, board, inbox, inputs, ground } = self;
         let clock = ground.clock;
@@ -398,6 +398,13 @@ impl Prepared {
             .context("cannot start the thread for files of streams")?;
         let mut targets =
             Targets::start(inbox.clone(), clock).context("cannot start the thread of targets")?;
+        let mailbox = mailboxes[0].clone();
+        let reporter = Reporter {
+            life_cycle: life_cycle.clone(),
+            lines: lines.clone(),
+            publish: Box::new(move |message| mailbox.put(Item::Publish(0, message))),
+            clock,
+        };
         let mut consumers = Vec::new();
         for (consumer, settings, topic) in &assigned {
             targets.assign(*consumer, settings, topic)?;
@@ -411,11 +418,13 @@ impl Prepared {
             inbox,
             mailboxes: mailboxes.clone(),
             board,
+            reporter,
             clock,
             ground,
             in_force,
             orders: BTreeMap::new(),
             consumers,
+            seeks: Vec::new(),
             look_ms: 0,
             holds: 0,
             is_disk_short: false,

@@ -1,0 +1,106 @@
+//! What operators do with a rule: pause, resume and seek.
+
+use std::io;
+
+use broker::streams::ConsumerNumber;
+use streams::Seek;
+
+use super::owner::Owner;
+
+/// What is to be done with a rule.
+#[derive(Clone, Debug)]
+pub(crate) enum RuleOrder {
+    /// It sends nothing more, also after a restart, until it is resumed.
+    Pause,
+    Resume,
+    /// It begins another run there.
+    Seek(Seek),
+}
+
+/// Why it was not done. Nothing has changed.
+#[derive(Debug)]
+pub(crate) enum OperateError {
+    UnknownRule,
+    /// The file of rules has disabled it.
+    Disabled,
+    /// The data directory cannot be written.
+    Unwritten(io::Error),
+    /// The broker is stopping.
+    Stopping,
+}
+
+/// Takes what came of an order.
+pub(crate) type Answer = Box<dyn FnOnce(Result<(), OperateError>) + Send>;
+
+/// Seeks whose answers wait until the position is committed. Policy: others are answered at once.
+const SEEKS_MAX: usize = 64;
+
+impl Owner {
+    /// Answers when it is done: a seek when the rule reads from there.
+    pub(crate) fn operate(&mut self, rule: &str, order: &RuleOrder, answer: Answer) {
+        match self.carry_out_order(rule, order) {
+            Ok(number) if matches!(order, RuleOrder::Seek(_)) && self.seeks.len() < SEEKS_MAX => {
+                self.seeks.push((number, answer));
+            }
+            Ok(_) => {
+                self.look(self.clock.now_ms());
+                answer(Ok(()));
+            }
+            Err(error) => answer(Err(error)),
+        }
+    }
+
+    /// A rule reads from where it was to go on.
+    pub(super) fn answer_seeks(&mut self, number: ConsumerNumber) {
+        let (done, others) = std::mem::take(&mut self.seeks)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(own, _)| *own == number);
+        self.seeks = others;
+        if !done.is_empty() {
+            self.look(self.clock.now_ms());
+        }
+        done.into_iter().for_each(|(_, answer)| answer(Ok(())));
+    }
+
+    fn carry_out_order(
+        &mut self,
+        rule: &str,
+        order: &RuleOrder,
+    ) -> Result<ConsumerNumber, OperateError> {
+        if self.ends_at.is_some() {
+            return Err(OperateError::Stopping);
+        }
+        let number = self.in_force.numbers.consumer(rule).map(ConsumerNumber);
+        let number = number.ok_or(OperateError::UnknownRule)?;
+        let now_ms = self.clock.now_ms();
+        match order {
+            RuleOrder::Pause => {
+                self.note_paused(number, true)?;
+                self.hub.pause(number, now_ms);
+            }
+            RuleOrder::Resume => {
+                let mut rules = self.in_force.loaded.definitions.rules.iter();
+                if rules.any(|spec| spec.name() == rule && !spec.rule.is_enabled()) {
+                    return Err(OperateError::Disabled);
+                }
+                self.note_paused(number, false)?;
+                self.hub.resume(number, now_ms);
+            }
+            RuleOrder::Seek(to) => self.hub.seek(number, to, now_ms),
+        }
+        Ok(number)
+    }
+
+    /// A pause outlives a restart.
+    fn note_paused(&mut self, number: ConsumerNumber, is_paused: bool) -> Result<(), OperateError> {
+        if self.in_force.numbers.is_paused(number.0) == is_paused {
+            return Ok(());
+        }
+        let mut numbers = self.in_force.numbers.clone();
+        numbers.set_paused(number.0, is_paused);
+        let written = numbers.write(&self.ground.stamps, &self.ground.directory);
+        written.map_err(OperateError::Unwritten)?;
+        self.in_force.numbers = numbers;
+        Ok(())
+    }
+}
