@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use sim::{ClusterToll, Options, Sabotage, Toll, run_many};
+use sim::{ClusterToll, Options, Sabotage, StreamToll, Toll, run_many};
 
 const USAGE: &str =
     "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--service]
-           [--spans] [--cluster] [--answer-twice]
+           [--spans] [--cluster] [--streams] [--answer-twice]
 
   sim 17                    one world
   sim 0 10000               many
@@ -18,6 +18,7 @@ const USAGE: &str =
   sim 0 10000 --service     many, with an authorization service that takes its time
   sim 0 10000 --spans       many, with traces of messages
   sim 0 10000 --cluster     many, with several nodes and a simulated engine
+  sim 0 10000 --streams     many, with disks, crashes, streams and consumers
   sim 0 10000 --answer-twice          many, with answers that come again
   sim 0 10000 --driven --durable      kinds go together; --cluster goes with --driven only
   sim 17 --durable --trace 900    with more of its history
@@ -54,6 +55,10 @@ fn main() -> ExitCode {
     if options.durable {
         println!("{:#?}", reports.iter().fold(Toll::default(), |sum, r| sum.plus(&r.durable)));
     }
+    if options.streams {
+        let streams = reports.iter().fold(StreamToll::default(), |sum, r| sum.plus(&r.streams));
+        println!("{streams:#?}");
+    }
     if options.cluster {
         println!(
             "{:#?}",
@@ -71,6 +76,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--durable" => {
                 let steps = Options::durable().steps;
                 options = Options { durable: true, steps, ..options };
+            }
+            "--streams" => {
+                let steps = Options::streams().steps;
+                options = Options { streams: true, durable: true, steps, ..options };
             }
             "--trace" => options.trace_lines = number("--trace", arguments.next())?,
             "--calm" => options.calm = true,
