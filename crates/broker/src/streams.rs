@@ -148,4 +148,6 @@ pub struct StreamFound {
     pub next: u64,
     /// How far files must reach, by their numbers.
     pub reach: BTreeMap<u64, u64>,
+    /// Files below are gone, and no file has a number below again: the journal would forget it, too.
+    pub first_file: u64,
 }

@@ -92,7 +92,8 @@ impl Stream {
         let unknown = StreamFound::default();
         let found = |shard: u16| found.get(&shard).unwrap_or(&unknown);
         let archived = (0..shards).map(|shard| (shard, found(shard).archived)).collect();
-        let log = StreamLog::open(definition.identity, definition.limits, files, archived);
+        let mut log = StreamLog::open(definition.identity, definition.limits, files, archived);
+        log.begin_at((0..shards).map(|shard| found(shard).first_file).max().unwrap_or_default());
         let shard = |shard: u16| StreamShard::new(found(shard));
         Self {
             log,

@@ -120,7 +120,8 @@ impl OwnStream {
     fn found(&self) -> StreamFound {
         let reach = self.files.values().filter(|(fact, _)| fact.file != 0);
         let reach = reach.map(|(fact, _)| (fact.file, fact.end)).collect();
-        StreamFound { archived: self.archived, next: self.next, reach }
+        let first_file = self.files.get(&0).map_or(0, |(fact, _)| fact.end);
+        StreamFound { archived: self.archived, next: self.next, reach, first_file }
     }
 
     /// True: nothing is left to be handed over.

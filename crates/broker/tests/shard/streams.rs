@@ -190,7 +190,8 @@ fn one_record_is_for_streams_and_sessions_and_each_lets_it_go_by_itself() {
     lab.turn_the_journal_over();
     lab.crash(Crash::Power);
     let found = lab.shards[0].streams_found();
-    let of = |next| StreamFound { archived: next, next, reach: BTreeMap::from([(1, 500)]) };
+    let reach = BTreeMap::from([(1, 500)]);
+    let of = |next| StreamFound { archived: next, next, reach: reach.clone(), first_file: 0 };
     assert_eq!(found.streams, BTreeMap::from([(STREAM, of(2)), (OTHER, of(1))]));
     let mut owner = Owner::open(&mut lab, settings());
     assert_eq!(owner.stored.len(), 0);
@@ -226,7 +227,7 @@ fn what_no_file_has_outlives_a_loss_of_power_and_turns_of_the_journal() {
         lab.crash(Crash::Power);
         let found = lab.shards[0].streams_found();
         let reach = BTreeMap::from([(1, 90)]);
-        assert_eq!(found.streams[&STREAM], StreamFound { archived: 1, next: 3, reach });
+        assert_eq!(found.streams[&STREAM], StreamFound { archived: 1, next: 3, reach, first_file: 0 });
         assert_eq!(found.cursors[&CONSUMER], b"the first");
         owner = Owner::open(&mut lab, settings());
         assert_eq!(owner.payloads(STREAM), [(1, "2".to_owned()), (2, "3".to_owned())]);
@@ -309,14 +310,15 @@ fn files_that_were_deleted_are_not_asked_for_again_and_ordinals_go_on() {
     lab.crash(Crash::Power);
     let reach = BTreeMap::from([(3, 100)]);
     let found = lab.shards[0].streams_found().streams[&STREAM].clone();
-    assert_eq!(found, StreamFound { archived: 4, next: 4, reach });
+    assert_eq!(found, StreamFound { archived: 4, next: 4, reach, first_file: 3 });
     let mut owner = Owner::open(&mut lab, settings());
     owner.order(&mut lab, StreamChange::Dropped { stream: STREAM, first_file: 9 });
     lab.settle();
     lab.turn_the_journal_over();
     lab.crash(Crash::Power);
     let found = lab.shards[0].streams_found().streams[&STREAM].clone();
-    assert_eq!(found, StreamFound { archived: 4, next: 4, reach: BTreeMap::new() });
+    let reach = BTreeMap::new();
+    assert_eq!(found, StreamFound { archived: 4, next: 4, reach, first_file: 9 });
 }
 
 #[test]

@@ -174,6 +174,11 @@ impl StreamLog {
         self.limits = limits;
     }
 
+    /// Files below this one are gone, and their numbers are not used again.
+    pub fn begin_at(&mut self, first_file: u64) {
+        self.next_file = self.next_file.max(first_file);
+    }
+
     /// Takes a block, whose records follow those before. They are durable with [`Archived`].
     pub fn append(&mut self, block: BlockWriter) {
         if block.is_empty() {
