@@ -45,6 +45,6 @@ pub use self::cluster::Toll as ClusterToll;
 pub use crash::Toll;
 pub use many::run_many;
 pub use node::Turns;
-pub use stream_world::Toll as StreamToll;
 pub use sabotage::{Sabotage, fact};
+pub use stream_world::Toll as StreamToll;
 pub use world::{Failure, Options, Report, run};

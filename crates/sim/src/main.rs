@@ -74,11 +74,11 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--durable" => {
-                let steps = Options::durable().steps;
+                let steps = Options::durable().steps.max(options.steps);
                 options = Options { durable: true, steps, ..options };
             }
             "--streams" => {
-                let steps = Options::streams().steps;
+                let steps = Options::streams().steps.max(options.steps);
                 options = Options { streams: true, durable: true, steps, ..options };
             }
             "--trace" => options.trace_lines = number("--trace", arguments.next())?,
@@ -125,6 +125,18 @@ fn check(options: &Options) -> Result<(), String> {
             "--cluster cannot be combined with {flag}: {why}. Valid: --cluster [--driven]"
         ));
     }
+    let beside_streams = [
+        ("--hostile", options.hostile),
+        ("--policy", options.policy),
+        ("--service", options.service),
+        ("--cluster", options.cluster),
+    ];
+    if let Some((flag, _)) = beside_streams.iter().find(|it| it.1 && options.streams) {
+        return Err(format!(
+            "--streams cannot be combined with {flag}: streams are known to honest clients of one \
+            broker only. Valid: --streams [--driven]"
+        ));
+    }
     let beside_service = [
         ("--hostile", options.hostile),
         ("--policy", options.policy),
@@ -156,6 +168,10 @@ mod tests {
             let options = parsed(line).map(|found| found.options);
             assert!(options.is_ok_and(|o| o.durable && o.hostile && o.policy), "{line}");
         }
+        for line in ["7 --streams --driven", "--driven 7 --streams"] {
+            let options = parsed(line).map(|found| found.options);
+            assert!(options.is_ok_and(|o| o.streams && o.durable && o.driven), "{line}");
+        }
         for line in ["7 --cluster --driven", "7 --driven --answer-twice --cluster"] {
             let options = parsed(line).map(|found| found.options);
             assert!(options.is_ok_and(|o| o.cluster && o.driven), "{line}");
@@ -169,6 +185,7 @@ mod tests {
             ("1 --cluster --durable", "--cluster [--driven]"),
             ("1 --hostile --cluster", "hostile clients know one broker only"),
             ("1 --cluster --policy", "--policy"),
+            ("1 --streams --hostile", "--streams [--driven]"),
             ("1 --durabel", "--durabel"),
             ("1 2 3", "3 numbers"),
             ("--trace", "--trace"),

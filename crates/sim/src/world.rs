@@ -22,13 +22,13 @@ use crate::hostile::Mob;
 use crate::ledger::Asking;
 use crate::lines::Line;
 use crate::node::{Node, Turns};
-use crate::oracle::{GROUP_KEEPER, Oracle};
+use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
 use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use crate::stream_world::StreamWorld;
 use crate::service::{Service, ask_for_everything, asking};
 use crate::silence::dress;
+use crate::stream_world::StreamWorld;
 use crate::wall::Wall;
 
 /// Rounds in which the world has to come to rest at the end.
@@ -193,7 +193,8 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
-            let Options { durable, hostile, policy, driven, service, cluster, streams, .. } = options;
+            let Options { durable, hostile, policy, driven, service, cluster, streams, .. } =
+                options;
             Err(Failure {
                 seed,
                 durable,
@@ -289,9 +290,7 @@ impl World {
         share_out(options, &mut settings, disks.as_mut(), &mob, padding_max);
         let steering = Steering::new(options.policy, seed);
         let streams = StreamWorld::new(options, shard_count, seed);
-        terms.may_refuse |= streams.as_ref().is_some_and(StreamWorld::may_refuse);
-        let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
-        streams.iter().for_each(|streams| streams.introduce(&mut oracle));
+        let mut oracle = new_oracle(terms, options, streams.as_ref());
         oracle.rights = steering.rights(shard_count);
         ask_for_everything(options, &mut settings, &mut clients);
         let access = if options.service { asking() } else { mob.access() };
@@ -692,4 +691,12 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// It is told what streams and consumers there are.
+fn new_oracle(mut terms: Terms, options: Options, streams: Option<&StreamWorld>) -> Oracle {
+    terms.may_refuse |= streams.is_some_and(StreamWorld::may_refuse);
+    let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
+    streams.into_iter().for_each(|streams| streams.introduce(&mut oracle));
+    oracle
 }

@@ -227,7 +227,10 @@ fn what_no_file_has_outlives_a_loss_of_power_and_turns_of_the_journal() {
         lab.crash(Crash::Power);
         let found = lab.shards[0].streams_found();
         let reach = BTreeMap::from([(1, 90)]);
-        assert_eq!(found.streams[&STREAM], StreamFound { archived: 1, next: 3, reach, first_file: 0 });
+        assert_eq!(
+            found.streams[&STREAM],
+            StreamFound { archived: 1, next: 3, reach, first_file: 0 }
+        );
         assert_eq!(found.cursors[&CONSUMER], b"the first");
         owner = Owner::open(&mut lab, settings());
         assert_eq!(owner.payloads(STREAM), [(1, "2".to_owned()), (2, "3".to_owned())]);

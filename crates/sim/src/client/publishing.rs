@@ -175,7 +175,10 @@ impl ModelClient {
         };
         let is_refusal = ack.reason.is_error();
         if ack.kind == AckKind::Puback && !oracle.streams.judge_reason(&sent.publish, ack.reason) {
-            return Err(format!("{}: {} matches a stream: {:?}", self.id, sent.publish, ack.reason));
+            return Err(format!(
+                "{}: {} matches a stream: {:?}",
+                self.id, sent.publish, ack.reason
+            ));
         }
         match ack.kind {
             AckKind::Pubrec if !is_refusal => {

@@ -200,7 +200,8 @@ impl Consumers {
             }
             own.runs.insert(shard, (it.run, it.start));
             // A run that is begun, perhaps again, has nothing yet. One that is gone back to has all.
-            let first_void = if known.is_some_and(|it_was| it.run < it_was.0) { it.run + 1 } else { it.run };
+            let first_void =
+                if known.is_some_and(|it_was| it.run < it_was.0) { it.run + 1 } else { it.run };
             own.forget_runs(shard, first_void);
             if let Some(to) = own.plan.dead_letter
                 && first_void == it.run
@@ -300,7 +301,8 @@ impl Consumers {
                 return Err(format!("record {ordinal} is a dead letter without a reason"));
             }
         }
-        let within = |counted: u64, expected: u64| counted <= expected && expected <= counted + dropped;
+        let within =
+            |counted: u64, expected: u64| counted <= expected && expected <= counted + dropped;
         let is_counted = within(total(Outcome::NotMatched), not_matched)
             && within(total(Outcome::SkippedByCondition), skipped)
             && missing <= dropped

@@ -21,8 +21,6 @@ pub(crate) type LogName = (u32, ShardId);
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     pub(crate) plans: Vec<StreamPlan>,
-    /// There may be no room in journals.
-    pub(crate) may_refuse: bool,
     sent: BTreeMap<MessageId, Sent>,
     /// By ordinal, from 0 on. What limits have deleted stays here.
     logs: BTreeMap<LogName, Vec<Entry>>,
@@ -136,9 +134,8 @@ impl Streams {
     /// A message that a stream takes has found somebody.
     pub(crate) fn judge_reason(&self, publish: &OwnedPublish, reason: Reason) -> bool {
         let sent = self.sent.get(&(publish.topic.clone(), publish.payload));
-        let is_taken = |sent: &Sent| {
-            self.plans.iter().any(|plan| sent.is_taken_by(plan, &publish.topic))
-        };
+        let is_taken =
+            |sent: &Sent| self.plans.iter().any(|plan| sent.is_taken_by(plan, &publish.topic));
         reason != Reason::NO_MATCHING_SUBSCRIBERS || !sent.is_some_and(is_taken)
     }
 
@@ -202,7 +199,8 @@ impl Streams {
                 return Err(format!("{at}: {} records are ahead of it", log.len()));
             }
             let mut entry = Entry::read(&record.bytes).map_err(|rule| format!("{at}: {rule}"))?;
-            entry.is_durable = self.judge_entry(name.0, &entry).map_err(|r| format!("{at}: {r}"))?;
+            entry.is_durable =
+                self.judge_entry(name.0, &entry).map_err(|r| format!("{at}: {r}"))?;
             self.logs.entry(name).or_default().push(entry);
         }
         Ok(())
@@ -221,8 +219,8 @@ impl Streams {
         let Some(sent) = self.sent.get(&(topic.clone(), payload)) else {
             return Err(format!("nobody sent {payload:?} on {topic}"));
         };
-        // The journal had no room for a will before its session ended.
-        let may_be_unknown = sent.is_will && self.may_refuse && entry.client_id.is_empty();
+        // The journal did not take a will before its session ended.
+        let may_be_unknown = sent.is_will && entry.client_id.is_empty();
         if entry.client_id != format!("c{}", payload.publisher) && !may_be_unknown {
             return Err(format!("{} did not send {payload:?}", entry.client_id));
         }

@@ -15,8 +15,8 @@ mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use broker::streams::{ConsumerNumber, StreamNews, StreamNumber};
 use broker::ShardId;
+use broker::streams::{ConsumerNumber, StreamNews, StreamNumber};
 use driver::Item;
 use routing::Outcome;
 use storage::stream::{Block, FILE_HEADER_BYTES, FileIdentity, StreamCommand};
@@ -29,8 +29,8 @@ use crate::world::{Options, World};
 use disk::StreamDisk;
 use owner::Owner;
 pub(crate) use plan::{ConsumerPlan, StreamPlan};
-pub(crate) use target::is_refused;
 use target::TargetModel;
+pub(crate) use target::is_refused;
 
 /// All that has to do with streams in a world.
 pub(crate) struct StreamWorld {
@@ -141,7 +141,6 @@ impl StreamWorld {
     /// The oracle is told what there is.
     pub(crate) fn introduce(&self, oracle: &mut Oracle) {
         oracle.streams.plans.clone_from(&self.plans);
-        oracle.streams.may_refuse = oracle.terms.may_refuse;
         for plan in &self.plans {
             oracle.trace.note(|| format!("{plan:?}"));
         }
@@ -155,7 +154,8 @@ impl StreamWorld {
     pub(crate) fn unrest(&self) -> String {
         let Some(owner) = &self.owner else { return String::new() };
         let views = self.plans.iter().map(|it| owner.hub.stream_view(StreamNumber(it.number)));
-        let (files, targets) = (self.disk.is_idle(), self.targets.values().map(TargetModel::is_idle));
+        let (files, targets) =
+            (self.disk.is_idle(), self.targets.values().map(TargetModel::is_idle));
         format!(
             "files idle: {files}, targets: {:?}, ending: {:?}, work: {}, committed: {}, {:?}",
             targets.collect::<Vec<_>>(),
@@ -370,12 +370,14 @@ impl World {
     }
 
     fn note_command(&mut self, stream: StreamNumber, command: &StreamCommand) {
-        let plan = self.streams.as_ref().and_then(|it| it.plans.iter().find(|p| p.number == stream.0));
+        let plan =
+            self.streams.as_ref().and_then(|it| it.plans.iter().find(|p| p.number == stream.0));
         let Some(identity) = plan.map(StreamPlan::identity) else { return };
         self.oracle.trace.note(|| match command {
             StreamCommand::Write { file, offset, .. } => {
                 let blocks = blocks_of(command, identity);
-                let headers = blocks.iter().map(|it| (it.header.shard, it.header.first, it.header.next()));
+                let headers =
+                    blocks.iter().map(|it| (it.header.shard, it.header.first, it.header.next()));
                 let headers: Vec<_> = headers.collect();
                 format!("stream {}: write file {file} at {offset}: {headers:?}", stream.0)
             }

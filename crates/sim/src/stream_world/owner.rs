@@ -21,7 +21,12 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn new(hub: Hub, set: Arc<StreamSet>, shards: u16) -> Self {
         let shards = usize::from(shards);
-        Self { hub, set, news: vec![VecDeque::new(); shards], orders: vec![VecDeque::new(); shards] }
+        Self {
+            hub,
+            set,
+            news: vec![VecDeque::new(); shards],
+            orders: vec![VecDeque::new(); shards],
+        }
     }
 
     pub(super) fn hear(&mut self, shard: u16, news: Vec<StreamNews>) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use broker::Shard;
 use broker::streams::{ConsumerNumber, StreamFound, StreamNumber, StreamSet, StreamsFound};
 use storage::testing::Crash;
 use streams::Hub;
@@ -35,6 +36,9 @@ impl World {
             return Ok(());
         }
         let shards = self.node.shard_count();
+        if let Some(Sabotage::Streams(flaw)) = self.options.sabotage {
+            (0..shards).for_each(|shard| self.node.shard(shard).plant_stream_flaw(flaw));
+        }
         let found: Vec<StreamsFound> =
             (0..shards).map(|shard| self.node.shard(shard).streams_found()).collect();
         self.judge_found(&found)?;
@@ -75,7 +79,7 @@ impl World {
         for _ in 0..END_ROUNDS_MAX {
             self.let_move()?;
             if !self.work_streams()? && self.streams.as_ref().is_none_or(StreamWorld::is_at_rest) {
-                return self.judge_pins();
+                return self.forget_streams();
             }
             self.pass_ms(500)?;
         }
@@ -83,12 +87,27 @@ impl World {
         Err(format!("streams do not come to rest: {unrest:?}"))
     }
 
-    fn judge_pins(&self) -> Result<(), String> {
-        for shard in self.node.shards() {
-            let live = shard.journal().map(storage::Journal::live_bytes).unwrap_or_default();
-            eprintln!("live {live}");
+    /// Streams are removed, too. The journals had no more of them than a fact for each file.
+    fn forget_streams(&mut self) -> Result<(), String> {
+        let before = self.live_bytes();
+        let Some(StreamWorld { owner: Some(owner), disk, plans, .. }) = &mut self.streams else {
+            return Ok(());
+        };
+        let files: usize = plans.iter().map(|plan| disk.numbers(plan.number).len() + 1).sum();
+        owner.hub.set_streams(Arc::default());
+        self.work_streams()?;
+        self.let_move()?;
+        let most = FACT_BYTES_MAX * files as u64;
+        let freed = before.iter().zip(self.live_bytes()).map(|(was, is)| was.saturating_sub(is));
+        match freed.max().filter(|freed| *freed > most) {
+            Some(freed) => Err(format!("a journal had {freed} bytes of streams that are in files")),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    fn live_bytes(&self) -> Vec<u64> {
+        let journals = self.node.shards().map(Shard::journal);
+        journals.map(|journal| journal.map_or(0, storage::Journal::live_bytes)).collect()
     }
 
     fn judge_found(&mut self, found: &[StreamsFound]) -> Result<(), String> {
@@ -106,6 +125,9 @@ impl World {
         Ok(())
     }
 }
+
+/// What a fact of a file takes.
+const FACT_BYTES_MAX: u64 = 60;
 
 /// Rounds in which consumers that were removed have to be gone.
 const END_ROUNDS_MAX: usize = 300;
@@ -130,9 +152,10 @@ impl StreamWorld {
         }
         for plan in self.consumers.values() {
             let number = ConsumerNumber(plan.number);
-            let cursors = found.iter().zip(0..).filter_map(|(found, shard)| {
-                Some((shard, found.cursors.get(&number)?.clone()))
-            });
+            let cursors = found
+                .iter()
+                .zip(0..)
+                .filter_map(|(found, shard)| Some((shard, found.cursors.get(&number)?.clone())));
             let cursors: BTreeMap<u16, Vec<u8>> = cursors.collect();
             hub.add_consumer(plan.definition(), &cursors).map_err(|error| error.to_string())?;
             if self.paused.contains(&plan.number) {

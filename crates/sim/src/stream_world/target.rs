@@ -89,7 +89,7 @@ impl TargetModel {
         let is_under_way = self.batches.iter().any(|batch| batch.has_left);
         let has_alone = self.batches.iter().any(|batch| batch.has_left && batch.is_alone);
         let may_leave =
-            |batch: &Batch| !batch.has_left && !has_alone && !(batch.is_alone && is_under_way);
+            |batch: &Batch| !(batch.has_left || has_alone || batch.is_alone && is_under_way);
         let waiting: Vec<usize> =
             (0..self.batches.len()).filter(|place| may_leave(&self.batches[*place])).collect();
         if waiting.is_empty() {
