@@ -66,7 +66,6 @@ impl Flag {
 }
 
 /// Faults that tests plant, to see that they are found.
-#[cfg_attr(not(feature = "testing"), expect(unreachable_pub, dead_code, reason = "tests use it"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamFlaw {
     /// Records are reported before they are committed.
