@@ -165,6 +165,6 @@ pub struct StreamFound {
     pub next: u64,
     /// How far files must reach, by their numbers.
     pub reach: BTreeMap<u64, u64>,
-    /// Files below are gone, and no file has a number below again: the journal would forget it, too.
+    /// Files below are gone. No later file has a number below: the journal would forget it.
     pub first_file: u64,
 }

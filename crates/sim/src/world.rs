@@ -289,9 +289,7 @@ impl World {
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         share_out(options, &mut settings, disks.as_mut(), &mob, padding_max);
         let steering = Steering::new(options.policy, seed);
-        let streams = StreamWorld::new(options, shard_count, seed);
-        let mut oracle = new_oracle(terms, options, streams.as_ref());
-        oracle.rights = steering.rights(shard_count);
+        let (oracle, streams) = new_oracle(terms, options, (shard_count, &steering), seed);
         ask_for_everything(options, &mut settings, &mut clients);
         let access = if options.service { asking() } else { mob.access() };
         let mut node = Node::new(&settings, shard_count, random.next(), &access, &clock);
@@ -694,9 +692,16 @@ impl World {
 }
 
 /// It is told what streams and consumers there are.
-fn new_oracle(mut terms: Terms, options: Options, streams: Option<&StreamWorld>) -> Oracle {
-    terms.may_refuse |= streams.is_some_and(StreamWorld::may_refuse);
+fn new_oracle(
+    mut terms: Terms,
+    options: Options,
+    (shards, steering): (ShardId, &Steering),
+    seed: u64,
+) -> (Oracle, Option<StreamWorld>) {
+    let streams = StreamWorld::new(options, shards, seed);
+    terms.may_refuse |= streams.as_ref().is_some_and(StreamWorld::may_refuse);
     let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
-    streams.into_iter().for_each(|streams| streams.introduce(&mut oracle));
-    oracle
+    oracle.rights = steering.rights(shards);
+    streams.iter().for_each(|streams| streams.introduce(&mut oracle));
+    (oracle, streams)
 }

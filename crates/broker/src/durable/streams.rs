@@ -161,8 +161,8 @@ impl OwnStream {
         StreamFound { archived: self.archived, next: self.next, reach, first_file }
     }
 
-    /// `is_early`: planted; `synced`: the level that outlives a loss of power. True: nothing is left
-    /// to be handed over.
+    /// `is_early`: planted. `synced`: the level that outlives a loss of power. True: nothing is
+    /// left to be handed over.
     fn hand_over(
         &mut self,
         stream: StreamNumber,

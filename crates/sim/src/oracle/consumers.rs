@@ -199,7 +199,7 @@ impl Consumers {
                 ));
             }
             own.runs.insert(shard, (it.run, it.start));
-            // A run that is begun, perhaps again, has nothing yet. One that is gone back to has all.
+            // A run that begins, perhaps again, has nothing yet. An earlier one has all.
             let first_void =
                 if known.is_some_and(|it_was| it.run < it_was.0) { it.run + 1 } else { it.run };
             own.forget_runs(shard, first_void);

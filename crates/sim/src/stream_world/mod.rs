@@ -1,9 +1,9 @@
 //! Streams and consumers in a durable world: their owner, the disk of its files, the targets, and
 //! what operators do.
 //!
-//! The owner is the state machine of the server (`streams::Hub`). It gets news of shards, gives them
-//! orders, and writes files, each after any time. It ends with its process, and the next one is made
-//! of what journals and files have.
+//! The owner is the state machine of the server (`streams::Hub`). It hears of shards, gives them
+//! orders, and writes files, each after any time. It ends with its process. The next one is made of
+//! what journals and files have.
 
 mod disk;
 mod judge;

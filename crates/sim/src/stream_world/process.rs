@@ -70,8 +70,7 @@ impl World {
         Ok(())
     }
 
-    /// All consumers are removed, and all files have what they are to have: the journals have nothing
-    /// of streams.
+    /// All consumers are removed, and files have all records: the journals have nothing of streams.
     pub(crate) fn end_streams(&mut self) -> Result<(), String> {
         let Some(streams) = &self.streams else { return Ok(()) };
         let numbers: Vec<u32> = streams.consumers.keys().copied().collect();
