@@ -36,7 +36,7 @@ quick: ## half a minute: formatting, links, plain words, tests of codec, topics,
 check: ## three minutes: clippy, unit tests of all crates, a few simulated worlds
 	$(CARGO) clippy -q --workspace --all-targets -- -D warnings
 	$(CARGO) test -q --workspace --lib
-	@for kind in "" --driven --durable --hostile --policy --service --cluster; do \
+	@for kind in "" --driven --durable --hostile --policy --service --streams --cluster; do \
 		$(CARGO) run -q -p quelea-sim -- 0 200 $$kind --all || exit 1; done
 
 .PHONY: test
@@ -56,7 +56,7 @@ conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it again
 .PHONY: sim-long
 sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from SEED on
 	$(CARGO) build --release -p quelea-sim
-	@for kind in --driven --durable --hostile --policy --service; do echo "sim $$kind"; \
+	@for kind in --driven --durable --hostile --policy --service --streams; do echo "sim $$kind"; \
 		target/release/sim $(or $(SEED),0) $(or $(SEEDS),100000) $$kind --all || exit 1; done
 
 .PHONY: torture

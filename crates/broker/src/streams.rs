@@ -72,6 +72,23 @@ impl Flag {
     }
 }
 
+/// Faults that tests plant, to see that they are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamFlaw {
+    /// Records are reported before they are committed.
+    UncommittedRead,
+    /// Records count as synced when they are committed at level `disk`.
+    SyncedEarly,
+    /// A message that was taken on is stored again when a start passes it on.
+    HandoverStoredAgain,
+    /// Records that files have stay in the journal.
+    PinsJournal,
+    /// A will is not stored if its session is kept.
+    WillLost,
+    /// The newest record of a start is forgotten, and its number is given again.
+    OrdinalReused,
+}
+
 /// What a shard reports, in its order.
 #[derive(Clone, Debug)]
 pub enum StreamNews {

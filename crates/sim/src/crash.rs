@@ -236,6 +236,7 @@ impl World {
     pub(crate) fn end_calamities(&mut self) {
         self.calamities = Calamities::default();
         self.end_calamities_of_cluster();
+        self.end_stream_calamities();
         if let Some(disks) = &mut self.disks {
             disks.heal();
         }
@@ -271,7 +272,7 @@ impl World {
         };
         self.cut_all_connections()?;
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
-        self.crash_disks(crash, has_synced);
+        self.crash_disks(crash, has_synced)?;
         if !has_synced || took_less {
             // Who came and went last may be unknown to the next process, and a journal that is full
             // or has failed may not have been told at all.
@@ -288,7 +289,8 @@ impl World {
     }
 
     /// `has_synced`: what had been written is on the medium.
-    fn crash_disks(&mut self, crash: Crash, has_synced: bool) {
+    fn crash_disks(&mut self, crash: Crash, has_synced: bool) -> Result<(), String> {
+        self.crash_streams(crash)?;
         if let Some(disks) = &mut self.disks {
             disks.crash(crash);
         }
@@ -302,6 +304,7 @@ impl World {
                 self.oracle.on_session_start(client.number);
             }
         }
+        Ok(())
     }
 
     /// What was on its way to the clients still comes, in part.
@@ -391,7 +394,7 @@ impl World {
             self.toll.starts_cut += 1;
             self.note(|| "the broker ends while it starts".into());
             let crash = if self.random.chance(50) { Crash::Power } else { Crash::Kill };
-            self.crash_disks(crash, false);
+            self.crash_disks(crash, false)?;
         }
         for client in &mut self.clients {
             client.fate.on_restart(self.now_ms);
@@ -434,6 +437,7 @@ impl World {
             return Err(format!("a clock that was set makes {late_ms} ms pass"));
         }
         self.node.in_place = self.disks.as_ref().map(Disks::in_place);
+        self.start_streams()?;
         self.begin_drivers()?;
         self.make_ready()
     }

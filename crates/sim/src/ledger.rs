@@ -72,6 +72,7 @@ impl World {
             }
             self.let_move()?;
         }
+        self.end_streams()?;
         let shared = &self.node.shared;
         for held in MemoryKind::ALL {
             let bytes = shared.ledger.bytes(held);

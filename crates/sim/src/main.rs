@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use sim::{ClusterToll, Options, Sabotage, Toll, run_many};
+use sim::{ClusterToll, Options, Sabotage, StreamToll, Toll, run_many};
 
 const USAGE: &str =
     "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--service]
-           [--spans] [--cluster] [--answer-twice]
+           [--spans] [--cluster] [--streams] [--answer-twice]
 
   sim 17                    one world
   sim 0 10000               many
@@ -18,6 +18,7 @@ const USAGE: &str =
   sim 0 10000 --service     many, with an authorization service that takes its time
   sim 0 10000 --spans       many, with traces of messages
   sim 0 10000 --cluster     many, with several nodes and a simulated engine
+  sim 0 10000 --streams     many, with disks, crashes, streams and consumers
   sim 0 10000 --answer-twice          many, with answers that come again
   sim 0 10000 --driven --durable      kinds go together; --cluster goes with --driven only
   sim 17 --durable --trace 900    with more of its history
@@ -54,6 +55,10 @@ fn main() -> ExitCode {
     if options.durable {
         println!("{:#?}", reports.iter().fold(Toll::default(), |sum, r| sum.plus(&r.durable)));
     }
+    if options.streams {
+        let streams = reports.iter().fold(StreamToll::default(), |sum, r| sum.plus(&r.streams));
+        println!("{streams:#?}");
+    }
     if options.cluster {
         println!(
             "{:#?}",
@@ -69,8 +74,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--durable" => {
-                let steps = Options::durable().steps;
+                let steps = Options::durable().steps.max(options.steps);
                 options = Options { durable: true, steps, ..options };
+            }
+            "--streams" => {
+                let steps = Options::streams().steps.max(options.steps);
+                options = Options { streams: true, durable: true, steps, ..options };
             }
             "--trace" => options.trace_lines = number("--trace", arguments.next())?,
             "--calm" => options.calm = true,
@@ -116,6 +125,18 @@ fn check(options: &Options) -> Result<(), String> {
             "--cluster cannot be combined with {flag}: {why}. Valid: --cluster [--driven]"
         ));
     }
+    let beside_streams = [
+        ("--hostile", options.hostile),
+        ("--policy", options.policy),
+        ("--service", options.service),
+        ("--cluster", options.cluster),
+    ];
+    if let Some((flag, _)) = beside_streams.iter().find(|it| it.1 && options.streams) {
+        return Err(format!(
+            "--streams cannot be combined with {flag}: streams are known to honest clients of one \
+            broker only. Valid: --streams [--driven]"
+        ));
+    }
     let beside_service = [
         ("--hostile", options.hostile),
         ("--policy", options.policy),
@@ -147,6 +168,10 @@ mod tests {
             let options = parsed(line).map(|found| found.options);
             assert!(options.is_ok_and(|o| o.durable && o.hostile && o.policy), "{line}");
         }
+        for line in ["7 --streams --driven", "--driven 7 --streams"] {
+            let options = parsed(line).map(|found| found.options);
+            assert!(options.is_ok_and(|o| o.streams && o.durable && o.driven), "{line}");
+        }
         for line in ["7 --cluster --driven", "7 --driven --answer-twice --cluster"] {
             let options = parsed(line).map(|found| found.options);
             assert!(options.is_ok_and(|o| o.cluster && o.driven), "{line}");
@@ -160,6 +185,7 @@ mod tests {
             ("1 --cluster --durable", "--cluster [--driven]"),
             ("1 --hostile --cluster", "hostile clients know one broker only"),
             ("1 --cluster --policy", "--policy"),
+            ("1 --streams --hostile", "--streams [--driven]"),
             ("1 --durabel", "--durabel"),
             ("1 2 3", "3 numbers"),
             ("--trace", "--trace"),

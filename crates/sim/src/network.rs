@@ -169,11 +169,12 @@ impl World {
     /// What has come of a turn. What a broker says that serves nobody any more counts for nothing.
     fn hear(&mut self, index: usize) -> Result<(), String> {
         let reports = std::mem::take(&mut *self.node.drivers[index].reports.borrow_mut());
-        let Reports { events, answers, commands, asks, questions, .. } = reports;
+        let Reports { events, answers, commands, asks, questions, streams, .. } = reports;
         self.judge_traced(&reports.traced)?;
         self.hear_spans(&reports.spans, reports.spans_lost);
         self.judge_asks(&asks)?;
         self.submit(commands);
+        self.hear_streams(streams)?;
         if self.is_current_valid() {
             self.service.hear(questions);
             self.hear_of_connections(index, &events)?;

@@ -144,6 +144,14 @@ pub enum Sabotage {
     SkipNeighbour,
     /// A shard that writes little is not asked to give up what keeps the stream long.
     KeepIdleSegments,
+    /// A fault of the owner of streams.
+    Hub(streams::Flaw),
+    /// A fault of what journals have of streams.
+    Streams(broker::streams::StreamFlaw),
+    /// All processes have the same number, so an ordinal that is given twice has one event.
+    ReuseLife,
+    /// A write that a crash has met is carried out by the next process.
+    LateBlock,
 }
 
 impl Sabotage {

@@ -22,12 +22,13 @@ use crate::hostile::Mob;
 use crate::ledger::Asking;
 use crate::lines::Line;
 use crate::node::{Node, Turns};
-use crate::oracle::{GROUP_KEEPER, Oracle};
+use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
 use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::service::{Service, ask_for_everything, asking};
 use crate::silence::dress;
+use crate::stream_world::StreamWorld;
 use crate::wall::Wall;
 
 /// Rounds in which the world has to come to rest at the end.
@@ -72,6 +73,8 @@ pub struct Options {
     pub service: bool,
     /// Some messages begin a trace, and all packets are looked at for one.
     pub spans: bool,
+    /// Streams, with consumers. Only in durable worlds.
+    pub streams: bool,
     /// Two or three nodes share a simulated engine.
     pub cluster: bool,
     /// Lines of its history that a failure shows.
@@ -91,6 +94,7 @@ impl Default for Options {
             driven: false,
             service: false,
             spans: false,
+            streams: false,
             cluster: false,
             trace_lines: 60,
         }
@@ -101,6 +105,11 @@ impl Options {
     /// Worlds with journals, disks and crashes.
     pub fn durable() -> Self {
         Self { durable: true, steps: 6000, ..Self::default() }
+    }
+
+    /// Worlds with journals, disks, crashes, streams and consumers.
+    pub fn streams() -> Self {
+        Self { streams: true, durable: true, steps: 9000, ..Self::default() }
     }
 
     /// Worlds with several nodes.
@@ -124,6 +133,7 @@ pub struct Report {
     /// Answers of the authorization service.
     pub answers: u64,
     pub cluster: crate::cluster::Toll,
+    pub streams: crate::stream_world::Toll,
 }
 
 /// A broken promise.
@@ -136,6 +146,7 @@ pub struct Failure {
     pub driven: bool,
     pub service: bool,
     pub cluster: bool,
+    pub streams: bool,
     pub rule: String,
     pub trace: Vec<String>,
 }
@@ -152,8 +163,9 @@ impl fmt::Display for Failure {
         let driven = if self.driven { " --driven" } else { "" };
         let service = if self.service { " --service" } else { "" };
         let cluster = if self.cluster { " --cluster" } else { "" };
+        let streams = if self.streams { " --streams" } else { "" };
         let seed = self.seed;
-        let kinds = format!("{durable}{hostile}{policy}{driven}{service}{cluster}");
+        let kinds = format!("{durable}{hostile}{policy}{driven}{service}{cluster}{streams}");
         write!(f, "run it again: cargo run -p quelea-sim -- {seed}{kinds}")
     }
 }
@@ -177,11 +189,24 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             },
             answers: world.service.answers,
             cluster: world.cluster.as_ref().map(Cluster::toll).unwrap_or_default(),
+            streams: world.streams.as_ref().map(StreamWorld::toll).unwrap_or_default(),
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
-            let Options { durable, hostile, policy, driven, service, cluster, .. } = options;
-            Err(Failure { seed, durable, hostile, policy, driven, service, cluster, rule, trace })
+            let Options { durable, hostile, policy, driven, service, cluster, streams, .. } =
+                options;
+            Err(Failure {
+                seed,
+                durable,
+                hostile,
+                policy,
+                driven,
+                service,
+                cluster,
+                streams,
+                rule,
+                trace,
+            })
         }
     }
 }
@@ -194,6 +219,7 @@ pub(crate) struct World {
     pub(crate) node: Node,
     pub(crate) disks: Option<Disks>,
     pub(crate) cluster: Option<Cluster>,
+    pub(crate) streams: Option<StreamWorld>,
     pub(crate) calamities: Calamities,
     pub(crate) toll: Toll,
     /// What all drivers look at. It runs a little with each of their turns.
@@ -263,8 +289,7 @@ impl World {
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         share_out(options, &mut settings, disks.as_mut(), &mob, padding_max);
         let steering = Steering::new(options.policy, seed);
-        let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
-        oracle.rights = steering.rights(shard_count);
+        let (oracle, streams) = new_oracle(terms, options, (shard_count, &steering), seed);
         ask_for_everything(options, &mut settings, &mut clients);
         let access = if options.service { asking() } else { mob.access() };
         let mut node = Node::new(&settings, shard_count, random.next(), &access, &clock);
@@ -278,6 +303,7 @@ impl World {
             limits: Arc::new(limits),
             disks,
             cluster,
+            streams,
             calamities,
             toll: Toll::default(),
             clock,
@@ -385,6 +411,9 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         if self.cluster.is_some() && self.random.chance(50) {
             return self.step_cluster();
+        }
+        if self.streams.is_some() && self.random.chance(35) {
+            return self.step_streams();
         }
         if self.disks.is_some() && self.random.chance(40) {
             return self.step_durable();
@@ -535,10 +564,11 @@ impl World {
             self.turn_all()?;
             self.set_memory_left();
             self.work_disks()?;
+            self.work_streams()?;
             self.restart_poisoned()?;
             if !self.is_at_rest() {
                 quiet_rounds = 0;
-                self.pass_time(20)?;
+                self.pass_time(if self.waits_for_streams() { 1000 } else { 20 })?;
                 continue;
             }
             // What only time moves must move in a few seconds; some of it once in a second.
@@ -582,6 +612,13 @@ impl World {
             && !self.service.has_questions()
             && self.disks.as_ref().is_none_or(Disks::is_idle)
             && !self.node.delays_commit()
+            && self.streams.as_ref().is_none_or(StreamWorld::is_at_rest)
+    }
+
+    /// Nothing else moves, and streams wait until time passes.
+    fn waits_for_streams(&self) -> bool {
+        let is_waiting = |streams: &StreamWorld| streams.is_still() && !streams.is_at_rest();
+        self.streams.as_ref().is_some_and(is_waiting)
     }
 
     /// Who does not read keeps nobody else from coming to rest.
@@ -604,9 +641,10 @@ impl World {
                 format!("{} waits, {}, {pipe:?}", client.id, client.unrest())
             }
             None => format!(
-                "{:?}, disks idle: {:?}",
+                "{:?}, disks idle: {:?}, {}",
                 self.node.shards().map(Shard::waits).find(|waits| !waits.are_over()),
-                self.disks.as_ref().map(Disks::is_idle)
+                self.disks.as_ref().map(Disks::is_idle),
+                self.streams.as_ref().map(StreamWorld::unrest).unwrap_or_default()
             ),
         }
     }
@@ -621,6 +659,7 @@ impl World {
             }
         };
         self.oracle.judge()?;
+        self.judge_streams()?;
         self.broken_rule.take().map_or(Ok(()), Err)
     }
 
@@ -650,4 +689,19 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// It is told what streams and consumers there are.
+fn new_oracle(
+    mut terms: Terms,
+    options: Options,
+    (shards, steering): (ShardId, &Steering),
+    seed: u64,
+) -> (Oracle, Option<StreamWorld>) {
+    let streams = StreamWorld::new(options, shards, seed);
+    terms.may_refuse |= streams.as_ref().is_some_and(StreamWorld::may_refuse);
+    let mut oracle = Oracle::new(terms, BEGIN_MS, options.trace_lines);
+    oracle.rights = steering.rights(shards);
+    streams.iter().for_each(|streams| streams.introduce(&mut oracle));
+    (oracle, streams)
 }

@@ -472,3 +472,15 @@ fn a_block_that_its_journal_has_not_released_does_not_count_after_a_start() {
     assert_eq!(model.log.records(), 7 + 5);
     model.check();
 }
+
+#[test]
+fn the_number_of_a_file_that_is_gone_is_not_used_again() {
+    let mut log = StreamLog::open(STREAM, StreamLimits::default(), Vec::new(), BTreeMap::new());
+    log.begin_at(8);
+    let mut block = BlockWriter::new(0, 1, 0);
+    assert!(block.push(1, b"x"));
+    log.append(block);
+    let mut commands = Vec::new();
+    log.take_commands(&mut commands);
+    assert!(matches!(commands[..], [StreamCommand::Write { file: 8, .. }]), "{commands:?}");
+}

@@ -29,6 +29,7 @@ use crate::retained::Retained;
 use crate::routing::asked::Asked;
 use crate::routing::publish::Routed;
 use crate::shard::context::Context;
+use crate::streams::StreamFlaw;
 use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 
 /// A message that is not yet known to be stored by all shards that have to.
@@ -235,6 +236,10 @@ impl Durable {
             }
             match store.load(serial, QueueId::Handover) {
                 Loaded::Ready(message) => {
+                    if store.streams.has(StreamFlaw::HandoverStoredAgain) {
+                        let session = store.handovers.get(serial).and_then(|it| it.session);
+                        store.store_again(sessions, session, &message, cx.now_ms);
+                    }
                     if let Some(handover) = store.handovers.get_mut(serial) {
                         handover.message = Some(message);
                     }

@@ -14,13 +14,16 @@ use storage::{AppendError, Journal, Level, Position};
 use super::promise::Promise;
 use super::store::{Class, Store, level_of, noted};
 use super::track::RecordLocation;
+use crate::clients::Sessions;
 use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::journal::{Archived, Fact, Purpose, Stamps, StreamRecord, Streamed, put_attributes};
+use crate::journal::{
+    Archived, Fact, Purpose, QueueNumber, Stamps, StreamRecord, Streamed, put_attributes,
+};
 use crate::routing::router::Router;
 use crate::shard::context::Context;
 use crate::streams::{
-    ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFound, StreamNews,
+    ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFlaw, StreamFound, StreamNews,
     StreamNumber, StreamOrder, StreamSet, StreamsFound,
 };
 use crate::{Durability, Name};
@@ -39,6 +42,9 @@ pub(super) struct Streams {
     needs_space: bool,
     /// As read at the start, until the owner has asked for it.
     found: StreamsFound,
+    /// Planted by a test.
+    #[cfg(feature = "testing")]
+    flaw: Option<StreamFlaw>,
 }
 
 /// What the journal has of one stream. Bounded by the tail in memory, which its owner bounds.
@@ -83,6 +89,31 @@ pub(super) struct ForStreams<'a> {
 }
 
 impl Streams {
+    /// Is this fault planted?
+    #[cfg(feature = "testing")]
+    pub(super) fn has(&self, flaw: StreamFlaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    #[cfg(not(feature = "testing"))]
+    #[expect(clippy::unused_self, reason = "with the feature it has them")]
+    pub(super) const fn has(&self, _: StreamFlaw) -> bool {
+        false
+    }
+
+    #[cfg(feature = "testing")]
+    fn plant(&mut self, flaw: StreamFlaw) {
+        self.flaw = Some(flaw);
+        if flaw == StreamFlaw::OrdinalReused {
+            for own in self.own.values_mut() {
+                if own.uncommitted.pop_back().is_some() {
+                    own.serials.pop_back();
+                    own.next -= 1;
+                }
+            }
+        }
+    }
+
     /// Does a stream need the record that has this ordinal in it?
     fn needs(&self, stream: u32, ordinal: u64) -> bool {
         let own = self.own.get(&StreamNumber(stream));
@@ -103,9 +134,15 @@ impl Streams {
 
     /// What is committed and synced by now, for the owner of streams.
     fn hand_over(&mut self, journal: &Journal, out: &mut Vec<StreamNews>) {
+        let is_early = self.has(StreamFlaw::UncommittedRead);
+        let synced = match self.has(StreamFlaw::SyncedEarly) {
+            true => Level::Disk,
+            false => Level::Fsync,
+        };
+        let rules = (is_early, synced);
         let own = &mut self.own;
         self.waiting.retain(|stream| {
-            own.get_mut(stream).is_some_and(|own| !own.hand_over(*stream, journal, out))
+            own.get_mut(stream).is_some_and(|own| !own.hand_over(*stream, journal, rules, out))
         });
     }
 
@@ -125,16 +162,19 @@ impl OwnStream {
         StreamFound { archived: self.archived, next: self.next, reach, first_file }
     }
 
-    /// True: nothing is left to be handed over.
+    /// `is_early`: planted. `synced`: the level that outlives a loss of power. True: nothing is
+    /// left to be handed over.
     fn hand_over(
         &mut self,
         stream: StreamNumber,
         journal: &Journal,
+        (is_early, synced): (bool, Level),
         out: &mut Vec<StreamNews>,
     ) -> bool {
         let first = self.next - self.uncommitted.len() as u64;
         let mut records = Vec::new();
-        let is_committed = |it: &mut Uncommitted| journal.is_committed(it.position, it.level);
+        let is_committed =
+            |it: &mut Uncommitted| is_early || journal.is_committed(it.position, it.level);
         while let Some(it) = self.uncommitted.pop_front_if(is_committed) {
             records.push(it.record);
             self.unsynced.push_back(it.position);
@@ -144,7 +184,7 @@ impl OwnStream {
             out.push(StreamNews::Stored { stream, first, records });
         }
         let before = self.unsynced.len();
-        let is_synced = |position: &mut Position| journal.is_committed(*position, Level::Fsync);
+        let is_synced = |position: &mut Position| journal.is_committed(*position, synced);
         while self.unsynced.pop_front_if(is_synced).is_some() {}
         if self.unsynced.len() < before {
             out.push(StreamNews::Synced { stream, next: next - self.unsynced.len() as u64 });
@@ -200,6 +240,25 @@ impl Streams {
 }
 
 impl Store {
+    /// Planted: what a stream has got already is stored again.
+    pub(super) fn store_again(
+        &mut self,
+        sessions: &mut Sessions,
+        session: Option<QueueNumber>,
+        message: &Message,
+        now_ms: u64,
+    ) {
+        let places = sessions.streams_for(message);
+        let slot = session.and_then(|session| sessions.find_queue(session));
+        let publisher = slot.and_then(|slot| sessions.get(slot));
+        let (owner, author) = (None, message.author());
+        let own = ForStreams { message, publisher, owner, author, places: &places };
+        if !places.is_empty() {
+            let set = sessions.router.streams().set();
+            let _ = self.keep_for_streams(set, &own, Purpose::Streams, now_ms);
+        }
+    }
+
     /// Writes a message for streams as the next serial. Each stream holds a reference to it.
     pub(super) fn keep_for_streams(
         &mut self,
@@ -435,6 +494,11 @@ impl Durable {
         self.store.as_mut().map_or_else(StreamsFound::default, |store| store.streams.found())
     }
 
+    #[cfg(feature = "testing")]
+    pub(crate) fn plant_stream_flaw(&mut self, flaw: StreamFlaw) {
+        self.store.iter_mut().for_each(|store| store.streams.plant(flaw));
+    }
+
     /// What is committed by now goes to the owner of streams.
     pub(crate) fn hand_over_streams(&mut self, cx: &mut Context) {
         let Some(store) = &mut self.store else { return };
@@ -498,7 +562,8 @@ impl Durable {
     pub(super) fn on_ordered(&mut self, cx: &mut Context, ordered: Ordered) {
         let Ordered { id, archived } = ordered;
         if let (Some(Archived { stream, next, .. }), Some(store)) = (archived, &mut self.store) {
-            let own = store.streams.own.get_mut(&StreamNumber(stream));
+            let is_pinned = store.streams.has(StreamFlaw::PinsJournal);
+            let own = store.streams.own.get_mut(&StreamNumber(stream)).filter(|_| !is_pinned);
             let serials = own.map_or_else(Vec::new, |own| own.archive(next));
             serials.into_iter().for_each(|serial| store.unpin_message(serial));
         }

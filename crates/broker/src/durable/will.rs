@@ -22,6 +22,7 @@ use crate::journal::{Fact, Purpose, QueueNumber, StoredWill};
 use crate::retained::Retained;
 use crate::routing::stream_index::Asking;
 use crate::shard::context::Context;
+use crate::streams::StreamFlaw;
 use crate::{Event, Name};
 
 impl Durable {
@@ -175,10 +176,11 @@ impl Durable {
         let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
         // It may use the reserve: the will goes for it, and what it takes is given back soon.
         let places = sessions.router.streams_for(Name::topic_of(message), Asking::of(message));
+        let is_lost = store.streams.has(StreamFlaw::WillLost);
         let client = slot.and_then(|slot| sessions.get(slot));
         let owner = client.and_then(|client| client.charged.account());
         let session_if_any = Some(session);
-        let serial = if places.is_empty() {
+        let serial = if places.is_empty() || is_lost {
             let (serial, _) =
                 store.keep_message_as(Class::Essential, message, owner, |message| {
                     Fact::WillTaken { session: session_if_any, message }

@@ -101,6 +101,12 @@ impl Shard {
         self.durable.streams_found()
     }
 
+    /// Plants a fault in what the journal has of streams.
+    #[cfg(feature = "testing")]
+    pub fn plant_stream_flaw(&mut self, flaw: crate::streams::StreamFlaw) {
+        self.durable.plant_stream_flaw(flaw);
+    }
+
     /// The owner of streams has an order, answered by [`crate::Effects::stream_news`].
     pub fn on_stream_order(&mut self, order: StreamOrder, now_ms: u64) {
         self.cx.now_ms = now_ms;

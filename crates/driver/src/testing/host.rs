@@ -6,6 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use broker::streams::{StreamNews, StreamOrder};
 use broker::{
     AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
     Scope, Shard, ShardId, Span, Traced,
@@ -58,6 +59,8 @@ pub struct Reports {
     pub spans: Vec<Span>,
     /// Spans that were only counted.
     pub spans_lost: u64,
+    /// For the owner of streams, each of a shard.
+    pub streams: Vec<(ShardId, Vec<StreamNews>)>,
 }
 
 /// Answers those who authenticate anew.
@@ -173,7 +176,7 @@ impl Host for MemoryHost {
     type Charge = ();
     type Waker = Alarm;
     type Asker = u32;
-    type Order = ();
+    type Order = (ShardId, Vec<StreamOrder>);
 
     fn now(&self) -> Instant {
         self.clock.pass(LOOK);
@@ -230,6 +233,10 @@ impl Host for MemoryHost {
         reports.spans_lost += lost;
     }
 
+    fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
+        self.reports.borrow_mut().streams.push((shard, news));
+    }
+
     fn on_close(&mut self, _shard: ShardId, _close: &Close) {}
 
     fn has_gone(&self, _asker: &u32) -> bool {
@@ -240,7 +247,16 @@ impl Host for MemoryHost {
         self.reports.borrow_mut().answers.push((asker, answer));
     }
 
-    fn on_order(&mut self, (): (), _shards: &mut Shards, _now_ms: u64) {}
+    fn on_order(
+        &mut self,
+        (shard, orders): (ShardId, Vec<StreamOrder>),
+        shards: &mut Shards,
+        now_ms: u64,
+    ) {
+        if let Some(shard) = shards.find_mut(shard) {
+            orders.into_iter().for_each(|order| shard.on_stream_order(order, now_ms));
+        }
+    }
 
     fn drive_journals(&mut self, shards: &mut Shards, now_ms: u64) -> bool {
         let mut commands = Vec::new();

@@ -359,7 +359,7 @@ impl ModelClient {
             return Ok(());
         }
         self.request_missing(oracle);
-        self.resend();
+        self.resend(oracle);
         Ok(())
     }
 

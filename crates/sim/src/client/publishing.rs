@@ -155,12 +155,15 @@ impl ModelClient {
     }
 
     /// What was not answered goes out again, in the order of the first time (MQTT-4.6.0-1).
-    pub(super) fn resend(&mut self) {
+    pub(super) fn resend(&mut self, oracle: &mut Oracle) {
         for packet_id in self.publishing.in_flight_order.clone() {
             let Some(sent) = self.publishing.in_flight.get(&packet_id).cloned() else { continue };
             match sent.is_released {
                 true => self.write_ack(AckKind::Pubrel, packet_id),
-                false => self.write_publish(&sent.publish, packet_id, true),
+                false => {
+                    oracle.on_resent(&sent.publish);
+                    self.write_publish(&sent.publish, packet_id, true);
+                }
             }
         }
     }
@@ -171,6 +174,12 @@ impl ModelClient {
             return Err(format!("{}: {:?} for nothing", self.id, ack.kind));
         };
         let is_refusal = ack.reason.is_error();
+        if ack.kind == AckKind::Puback && !oracle.streams.judge_reason(&sent.publish, ack.reason) {
+            return Err(format!(
+                "{}: {} matches a stream: {:?}",
+                self.id, sent.publish, ack.reason
+            ));
+        }
         match ack.kind {
             AckKind::Pubrec if !is_refusal => {
                 sent.is_released = true;

@@ -1,10 +1,12 @@
 //! The oracle: what was promised to whom, and whether it came.
 
+mod consumers;
 mod payload;
 mod retained;
 mod rights;
 mod session;
 mod spans;
+mod streams;
 mod wills;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +16,13 @@ use codec::{Publish, QoS, Reason};
 
 use crate::client::OwnedPublish;
 use crate::trace::Trace;
+use consumers::Consumers;
 pub use payload::Payload;
 use retained::Retained;
 pub(crate) use rights::Rights;
 use session::Session;
 use spans::Spans;
+use streams::Streams;
 pub use wills::Offer;
 use wills::Wills;
 
@@ -91,6 +95,8 @@ pub struct Oracle {
     wills: Wills,
     pub(crate) rights: Rights,
     pub(crate) spans: Spans,
+    pub(crate) streams: Streams,
+    pub(crate) consumers: Consumers,
     /// Where what is being read stands among the bytes of its connection.
     pub reading_at: u64,
     /// Deliveries that the broker has said it dropped.
@@ -197,6 +203,7 @@ impl Oracle {
     pub fn on_sent(&mut self, publish: &OwnedPublish) {
         self.now += 1;
         self.trace.note(|| format!("sent: {publish}"));
+        self.streams.on_sent(publish, false);
         let topic = &publish.topic;
         let mut owed = BTreeMap::new();
         // Those who get what clears a topic cannot tell which of them it is.
@@ -230,9 +237,15 @@ impl Oracle {
         self.messages.insert((topic.clone(), publish.payload), message);
     }
 
+    /// The publish is written again.
+    pub(crate) fn on_resent(&mut self, publish: &OwnedPublish) {
+        self.streams.on_resent(publish);
+    }
+
     /// PUBACK or PUBREC was seen: a promise.
     pub fn on_acknowledged(&mut self, publish: &OwnedPublish) {
         self.trace.note(|| format!("acknowledged: {publish}"));
+        self.streams.on_acknowledged(publish, self.terms.level_of(&publish.topic));
         let id = (publish.topic.clone(), publish.payload);
         let was_forbidden = self.messages.get(&id).is_some_and(|message| message.was_forbidden);
         if publish.retain && was_forbidden {
@@ -282,6 +295,7 @@ impl Oracle {
             && let Some(message) = self.messages.get_mut(&id)
         {
             message.may_repeat = true;
+            self.streams.on_maybe_refused(publish);
             self.retained.on_maybe_refused(&publish.topic, publish.payload.sequence);
         }
     }
@@ -297,6 +311,7 @@ impl Oracle {
     /// The broker ended, and what it kept less firmly than `kept` may be gone.
     pub fn on_crash(&mut self, kept: Durability, has_synced: bool) {
         self.crash_wills(has_synced, self.terms.level < kept);
+        self.streams.on_crash(kept, &self.terms);
         // It is sent again, and what was taken on behind it at QoS 2 goes on without it.
         let resent = self.messages.values_mut();
         resent
@@ -440,7 +455,7 @@ impl Oracle {
         if let Some(id) = self.group_owed.difference(&self.group_seen).find(is_promised) {
             return Err(format!("no member of the group got {id:?}"));
         }
-        Ok(())
+        self.streams.judge(&self.terms, &self.published_wills())
     }
 
     /// Has the fresh subscriber `session` got what is retained?

@@ -11,6 +11,9 @@ pub struct Payload {
 const HEAD_BYTES: usize = 12;
 
 impl Payload {
+    /// Without padding.
+    pub(crate) const BYTES: usize = HEAD_BYTES;
+
     /// The bytes, with `padding` more behind them.
     pub fn to_bytes(self, padding: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + padding);

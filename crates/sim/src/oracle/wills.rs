@@ -1,6 +1,6 @@
 //! Wills: which have to come, which may, and which must not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use codec::QoS;
 
@@ -78,6 +78,7 @@ impl Oracle {
             was_allowed: true,
             was_forbidden: false,
         };
+        self.streams.on_sent(publish, true);
         let id = (publish.topic.clone(), publish.payload);
         self.messages.insert(id.clone(), message);
         if publish.retain {
@@ -302,6 +303,12 @@ impl Oracle {
             }
             _ => Ok(true),
         }
+    }
+
+    /// Those that had to come.
+    pub(super) fn published_wills(&self) -> BTreeSet<MessageId> {
+        let published = self.wills.by_connection.values().filter(|w| w.state == State::Published);
+        published.map(|will| will.id.clone()).collect()
     }
 
     /// How many wills had to come to somebody.
