@@ -410,7 +410,7 @@ impl Prepared {
             targets.assign(*consumer, settings, topic)?;
             consumers.push(*consumer);
         }
-        let owner = Owner {
+        let mut owner = Owner {
             hub,
             files,
             targets,
@@ -431,6 +431,8 @@ impl Prepared {
             held: Vec::new(),
             ends_at: None,
         };
+        // The API finds what there is from its first call on.
+        owner.look(clock.now_ms());
         let thread = spawn("routing".to_owned(), None, move || owner.run(&inputs))?;
         Ok(Streams { handle, thread })
     }
