@@ -397,14 +397,18 @@ mod tests {
         let dir = directory();
         let copy = dir.path().join("copy");
         let whole = std::fs::read(segment(dir.path())).unwrap();
-        assert_eq!(copy_one(&segment(dir.path()), &copy, 5000).unwrap(), 5000);
+        let source = segment(dir.path());
+        assert_eq!(copy_one(&source, &copy, 5000, Rest::Zeros).unwrap(), 5000);
         let copied = std::fs::read(&copy).unwrap();
         assert_eq!(copied.len(), whole.len());
         assert_eq!(copied[..5000], whole[..5000]);
         assert!(copied[5000..].iter().all(|byte| *byte == 0));
         std::fs::remove_file(&copy).unwrap();
-        let missing = copy_one(&segment(dir.path()), &copy, 1 << 40).unwrap_err().to_string();
+        let missing = copy_one(&source, &copy, 1 << 40, Rest::Zeros).unwrap_err().to_string();
         assert!(missing.contains("expected"), "{missing}");
+        std::fs::remove_file(&copy).unwrap();
+        copy_one(&source, &copy, 5000, Rest::Nothing).unwrap();
+        assert_eq!(std::fs::read(&copy).unwrap(), whole[..5000]);
     }
 
     #[test]
