@@ -76,9 +76,9 @@ pub(crate) struct Owner {
     /// Backups that are under way, and the deletions that wait for them. A crash forgets these: a
     /// start removes files that no journal names.
     pub(super) holds: u32,
+    pub(super) held: Vec<StreamJob>,
     /// Less is free than `routing.free_disk_bytes_min`.
     pub(super) is_disk_short: bool,
-    pub(super) held: Vec<StreamJob>,
     /// It is to end by then.
     pub(super) ends_at: Option<Instant>,
 }
@@ -104,7 +104,7 @@ impl Owner {
             }
             self.post();
             self.inbox.set_behind(self.hub.is_memory_full());
-            if self.look_ms <= now_ms || self.ends_at.is_some() {
+            if self.look_ms <= now_ms {
                 self.look_ms = now_ms + LOOK_INTERVAL_MS;
                 self.look(now_ms);
             }
