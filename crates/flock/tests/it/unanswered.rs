@@ -156,7 +156,8 @@ fn a_broker_that_dies_is_measured_by_all_of_the_planned_time() {
     let results = with_a_broker_that_dies("qos = 0, rate = \"50/s\"", "4s");
     let figures = Figures::of(&results);
     let (sent, came) = (figures.published_per_sec.unwrap(), figures.received_per_sec.unwrap());
-    assert!(came > 0.0 && came <= sent && sent < 100.0, "{sent} and {came} per second");
+    // What was sent ahead of the stage may come in it: of each pair, one a second at the most.
+    assert!(came > 0.0 && came <= sent + 2.0 && sent < 100.0, "{sent} and {came} per second");
     let met = Threshold::parse("received_per_sec >= 40").unwrap().unmet(&results);
     assert!(met.is_some_and(|words| words.contains("expected")));
     assert!(flock_report::html(&results).contains("Shaded: messages were due"));
