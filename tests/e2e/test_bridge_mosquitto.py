@@ -1,6 +1,7 @@
 """Bridges to a mosquitto that has little room, or is killed."""
 
 import re
+import signal
 import subprocess
 import threading
 from collections import Counter
@@ -162,11 +163,14 @@ def queued(broker, topic, payloads, qos=1):
             assert answer[2:3] in (b"", b"\0"), answer
 
 
-def arrived(port, count, directory, more=""):
+def arrived(broker, port, count, directory, more=""):
     """The messages that a mosquitto gets from the bridge once it is there."""
+    # The bridge comes behind the subscription, however busy the machine is.
+    broker.process.send_signal(signal.SIGSTOP)
     with mosquitto(directory, more, port) as remote, Peer(remote.port, 5) as peer:
         peer.accepted(client_id="ledger", clean=False, properties=PERSISTENT)
         peer.subscribed("#", 2)
+        broker.process.send_signal(signal.SIGCONT)
         messages = []
         while len(set(messages)) < count:
             first, body = peer.recv()
@@ -201,7 +205,7 @@ def test_what_is_published_before_the_remote_was_ever_there_arrives(
     eventually(lambda: lag(broker) == 6, "the queue")
     # QoS 1 and 2 of two topics may overtake each other at mosquitto.
     wanted = sorted([("far/t/a", payload) for payload in payloads] + [("u", b"both")])
-    assert sorted(arrived(port, 6, tmp_path)) == wanted
+    assert sorted(arrived(broker, port, 6, tmp_path)) == wanted
     lost = [event for event in broker.log if "session of the bridge" in event["message"]]
     assert lost == []
 
@@ -216,7 +220,7 @@ def test_a_bridge_that_has_never_met_its_remote_queues_after_a_restart(
     broker.restart(stop)
     queued(broker, "t", [b"second"])
     wanted = [("t", b"second")] if level == "memory" else [("t", b"first"), ("t", b"second")]
-    assert arrived(port, len(wanted), tmp_path) == wanted
+    assert arrived(broker, port, len(wanted), tmp_path) == wanted
 
 
 def test_bridges_and_topic_maps_of_a_later_start_queue_at_once(start, tmp_path):
@@ -234,7 +238,7 @@ def test_bridges_and_topic_maps_of_a_later_start_queue_at_once(start, tmp_path):
     for number, wanted in ((port, "new/a"), (far, "a")):
         directory = tmp_path / wanted.replace("/", "-")
         directory.mkdir()
-        assert arrived(number, 2, directory) == [(wanted, b"1"), (wanted, b"2")]
+        assert arrived(broker, number, 2, directory) == [(wanted, b"1"), (wanted, b"2")]
 
 
 def test_retained_messages_arrive_at_the_first_meeting_and_with_a_new_map(start, tmp_path):
@@ -245,14 +249,14 @@ def test_retained_messages_arrive_at_the_first_meeting_and_with_a_new_map(start,
             peer.send(publish(topic, b"kept", 0, retain=True))
         peer.send(publish("end", b"", 1, 1))
         peer.expect(PUBACK)
-    assert arrived(port, 1, tmp_path) == [("a", b"kept")]
+    assert arrived(broker, port, 1, tmp_path) == [("a", b"kept")]
     text = broker.config.read_text()
     broker.config.write_text(
         text + '[[bridges.topics]]\nfilter = "b"\ndirection = "out"\nqos = 1\n'
     )
     broker.restart("terminate")
     # It still has "a".
-    assert sorted(arrived(port, 2, tmp_path)) == [("a", b"kept"), ("b", b"kept")]
+    assert sorted(arrived(broker, port, 2, tmp_path)) == [("a", b"kept"), ("b", b"kept")]
 
 
 def test_a_queue_that_an_operator_has_removed_is_opened_again(start, tmp_path):
@@ -264,7 +268,7 @@ def test_a_queue_that_an_operator_has_removed_is_opened_again(start, tmp_path):
     eventually(lambda: lag(broker) == 0, "the purge")
     eventually(lambda: sum_of(broker, "quelea_subscriptions") == 1, "the new queue")
     queued(broker, "t", [b"kept"])
-    assert arrived(port, 1, tmp_path) == [("t", b"kept")]
+    assert arrived(broker, port, 1, tmp_path) == [("t", b"kept")]
 
 
 @pytest.mark.parametrize("protocol", ["3.1.1", "5"])
@@ -316,7 +320,7 @@ def test_a_message_that_mosquitto_does_not_take_is_given_up_and_named(
     queued(broker, "t/small", payloads, qos)
     eventually(lambda: lag(broker) == SMALL + 2, "the queue")
     wanted = [("t/first", b"first")] + [("t/small", payload) for payload in payloads]
-    got = arrived(port, len(wanted), tmp_path, more="max_packet_size 2000")
+    got = arrived(broker, port, len(wanted), tmp_path, more="max_packet_size 2000")
     # An answer that was lost with the connection: QoS 1 comes again.
     got = sorted(got) if qos == 2 else sorted(set(got))
     assert got == sorted(wanted)
@@ -334,6 +338,6 @@ def test_a_bridge_has_a_limit_of_its_own_for_packets(start, tmp_path):
     queued(broker, "t/large", [b"x" * 2000])
     # The whole packet counts: 2 bytes of lengths, 2 of the header, 7 of the topic, 2 of the id.
     queued(broker, "t/exact", [b"x" * (2000 - 14)])
-    assert arrived(port, 1, tmp_path) == [("t/exact", b"x" * (2000 - 14))]
+    assert arrived(broker, port, 1, tmp_path) == [("t/exact", b"x" * (2000 - 14))]
     connects = 'quelea_bridge_connects_total{bridge="cloud"}'
     eventually(lambda: broker.metrics()[connects] == 1)

@@ -125,9 +125,6 @@ impl Watch<'_> {
     /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
     pub(super) fn until_stopped(&self, mut signals: Signals, upkeep: Upkeep) {
         self.note_certificates();
-        if self.config.routing.is_some() {
-            self.reload_noted(&Part::Routing, &mut Reloaded::default());
-        }
         let is_over = Arc::new(AtomicBool::new(false));
         let ticker = Ticker::start(self, upkeep, is_over.clone());
         let files = self.files.start(self.rule_files.clone(), || {
