@@ -58,8 +58,8 @@ pub enum DialError {
     #[error("{host}: the name has no address")]
     NoAddress { host: String },
     #[error(
-        "{host}: the address {address} is in a network of this machine, which the target may not \
-        use: permit it, or name another server"
+        "{host}: the address {address} is in a network of this machine: permit it in `networks` of \
+        the target"
     )]
     NotPermitted { host: String, address: IpAddr },
     #[error("{host}: cannot connect to {address}: {error}")]

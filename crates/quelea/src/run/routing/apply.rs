@@ -1,10 +1,11 @@
 //! Other definitions while the broker runs: all of them, or none.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
 use broker::streams::{ConsumerNumber, StreamNumber, StreamSet};
-use data::Numbers;
+use data::{Numbers, StreamFiles};
 use routing::definitions::RuleSpec;
 
 use super::LoadedDefinitions;
@@ -41,7 +42,8 @@ impl Owner {
         }
         let (life, is_behind) = (self.in_force.set.life, Arc::clone(&self.in_force.set.is_behind));
         let set = Arc::new(StreamSet { life, streams: settings, is_behind });
-        self.put_streams(&loaded, &numbers)?;
+        let new_files = self.open_new_files(&loaded, &numbers)?;
+        self.put_streams(&loaded, &numbers, new_files)?;
         self.put_rules(&loaded, &numbers)?;
         let mut names = Names::new(&numbers, &loaded.definitions);
         let has_stream = |number: StreamNumber| self.files.0.contains_key(&number);
@@ -77,18 +79,40 @@ impl Owner {
         Ok(())
     }
 
-    fn put_streams(&mut self, loaded: &LoadedDefinitions, numbers: &Numbers) -> anyhow::Result<()> {
+    /// The directories of new streams. A disk that refuses one has changed nothing yet.
+    fn open_new_files(
+        &self,
+        loaded: &LoadedDefinitions,
+        numbers: &Numbers,
+    ) -> anyhow::Result<BTreeMap<StreamNumber, Arc<StreamFiles>>> {
+        let mut new_files = BTreeMap::new();
+        for spec in &loaded.definitions.streams {
+            let Some(numbered) = numbers.stream(&spec.name) else { continue };
+            let number = StreamNumber(numbered.number);
+            if !self.files.0.contains_key(&number) {
+                new_files.insert(number, Arc::new(open_files(&self.ground, spec, numbered)?));
+            }
+        }
+        Ok(new_files)
+    }
+
+    fn put_streams(
+        &mut self,
+        loaded: &LoadedDefinitions,
+        numbers: &Numbers,
+        mut new_files: BTreeMap<StreamNumber, Arc<StreamFiles>>,
+    ) -> anyhow::Result<()> {
         for spec in &loaded.definitions.streams {
             let Some(numbered) = numbers.stream(&spec.name) else { continue };
             let number = StreamNumber(numbered.number);
             let definition = definition_of(spec, number, numbered.identity);
-            if self.files.0.contains_key(&number) {
-                self.hub.change_stream(definition)?;
-                continue;
+            match new_files.remove(&number) {
+                None => self.hub.change_stream(definition)?,
+                Some(files) => {
+                    self.hub.add_stream(definition, Vec::new(), &Default::default())?;
+                    self.files.0.insert(number, files);
+                }
             }
-            let files = open_files(&self.ground, spec, numbered)?;
-            self.hub.add_stream(definition, Vec::new(), &Default::default())?;
-            self.files.0.insert(number, Arc::new(files));
         }
         Ok(())
     }
