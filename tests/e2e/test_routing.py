@@ -179,6 +179,29 @@ def test_rules_change_with_a_reload(routing, receiver):
         second.stop()
 
 
+def test_a_disk_that_refuses_a_new_stream_changes_nothing(routing, receiver):
+    broker = routing(rules(receiver.url))
+    [known] = (int(path.name) for path in broker.data.glob("streams/*"))
+    # Two new streams, and a file where the directory of the second must be.
+    blocked = broker.data / "streams" / str(known + 2)
+    blocked.write_text("")
+    new = "".join(f'\n[[streams]]\nname = "{name}"\nfilters = ["{name}/#"]\n' for name in "ab")
+    second = Receiver()
+    try:
+        (broker.directory / "rules.toml").write_text(rules(second.url, rule='stream = "cars"', more=new))
+        broker.reload("not reloaded")
+        broker.wait_for_log(lambda event: f"stream 'b': {blocked}" in event.get("error", ""))
+        publish_all(broker, ["during"])
+        eventually(lambda: receiver.payloads() == ["during"])
+        blocked.unlink()
+        broker.reload("streams and rules reloaded")
+        publish_all(broker, ["after"])
+        eventually(lambda: second.payloads() == ["after"])
+        assert receiver.payloads() == ["during"]
+    finally:
+        second.stop()
+
+
 def test_a_backup_of_a_running_broker_has_its_streams(routing, receiver, tmp_path):
     port = closed_port()
     broker = routing(rules(f"http://127.0.0.1:{port}/in", stream='file_bytes = "1MiB"'))
