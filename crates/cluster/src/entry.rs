@@ -196,6 +196,35 @@ impl Mark {
     }
 }
 
+/// What is kept beside the copies of a standby of the files of MQTT streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockMark {
+    pub cluster: ClusterId,
+    /// What messages up to this one hold is in the files.
+    pub sequence: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenBlockMark {
+    /// In hexadecimal.
+    cluster: String,
+    sequence: u64,
+}
+
+impl BlockMark {
+    /// `None`: it is no mark.
+    pub fn read(content: &[u8]) -> Option<Self> {
+        let WrittenBlockMark { cluster, sequence } = serde_json::from_slice(content).ok()?;
+        Some(Self { cluster: unhex(&cluster)?, sequence })
+    }
+
+    /// The content of its file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let written = WrittenBlockMark { cluster: hex(&self.cluster), sequence: self.sequence };
+        serde_json::to_vec(&written).unwrap_or_default()
+    }
+}
+
 /// The settings of a node that should be the same on all nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
@@ -309,6 +338,13 @@ mod tests {
         let never_begun = Mark::new(OWN, Cursor::default(), 0).to_bytes();
         assert_eq!(Mark::admit(Some(&never_begun), false, &[8; 16]), Ok(None));
         assert!(Mark::admit(Some(&never_begun), true, &[8; 16]).is_err());
+    }
+
+    #[test]
+    fn a_mark_of_stream_files_is_read_as_written() {
+        let mark = BlockMark { cluster: OWN, sequence: 12 };
+        assert_eq!(BlockMark::read(&mark.to_bytes()), Some(mark));
+        assert_eq!(BlockMark::read(b"torn"), None);
     }
 
     #[test]

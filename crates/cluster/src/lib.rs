@@ -12,7 +12,8 @@
 //!
 //! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active, `writer.rs` for
 //! how journals are appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
-//! `entry.rs` for what a node is refused for at its start, `files.rs` for the small files.
+//! `entry.rs` for what a node is refused for at its start, `files.rs` for the small files,
+//! `replication.rs` for the files of MQTT streams.
 //!
 //! # Invariants
 //!
@@ -21,6 +22,7 @@
 //! - A commit is reported when a quorum has all of it, never before.
 //! - Bytes leave to clients only under a lease that held after all that led to them.
 
+mod block_wire;
 mod commits;
 mod effect;
 mod entry;
@@ -28,20 +30,23 @@ mod files;
 mod lease;
 mod log;
 mod node;
+mod replication;
 mod sequencer;
 mod spacing;
 mod wire;
 mod writer;
 
+pub use block_wire::{BLOCK_BYTES_MAX, BlockFile, BlockMessage, first_file_of};
 pub use effect::{
     ANSWER_MS_MAX, Answer, Body, Effect, LeaseAnswer, LeaseRequest, Request, RequestId, Role,
     Sequence, ShardId,
 };
-pub use entry::{FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
+pub use entry::{BlockMark, FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
 pub use files::{FileFault, FileStep, FileTask, file_value, read_file};
 pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
 pub use log::ShardLog;
 pub use node::{Node, Settings, StreamStatus};
+pub use replication::{BlockRequest, PutId, Replication};
 pub use sequencer::{Cursor, Sequencer, Unreadable, Verdict};
 pub use wire::{
     CELL, ClusterId, Content, Header, Message, Origin, Piece, Portion, VERSION, WireError, decode,

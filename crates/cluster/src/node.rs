@@ -67,6 +67,8 @@ pub struct Node {
     wishes: Vec<Wish>,
     now_ms: u64,
     wall_ms: u64,
+    /// It lacks something else that it needs to be active: it does not take a free lease.
+    is_waiting: bool,
 }
 
 /// The stream of all shards.
@@ -130,8 +132,15 @@ impl Node {
             wishes: Vec::new(),
             now_ms,
             wall_ms: 0,
+            is_waiting: false,
             settings,
         }
+    }
+
+    /// Whether this node lacks something that is not in the stream of all shards, and must not take
+    /// the lease yet.
+    pub const fn set_waiting(&mut self, is_waiting: bool) {
+        self.is_waiting = is_waiting;
     }
 
     /// The effects since the last call, to be carried out in their order.
@@ -349,7 +358,7 @@ impl Node {
         let is_standby = self.role == Role::Standby;
         let current = self.stream.sequencer.current();
         let epoch_min = current.map_or(0, |header| header.origin.epoch);
-        let is_fit = self.stream.has_caught_up && self.stream.fault.is_none();
+        let is_fit = self.stream.has_caught_up && self.stream.fault.is_none() && !self.is_waiting;
         self.lease.want(is_standby && is_fit, epoch_min);
         let mut asked = Vec::new();
         self.lease.work(self.now_ms, &mut asked);

@@ -1,14 +1,20 @@
-//! Messages of a cluster's stream: an input is a message without its checksum, which is added, so
+//! Messages of a cluster's two streams: an input is a message without its checksum, which is added, so
 //! that changes come as far as the content.
 
 use cluster::{
-    Body, CELL, Content, Cursor, Message, Piece, Sequencer, ShardId, Verdict, WireError, decode,
+    BlockMessage, Body, CELL, Content, Cursor, Message, Piece, Sequencer, ShardId, Verdict,
+    WireError, decode,
 };
 
 pub fn cluster_message(input: &[u8]) {
     let _ = decode(input);
     let mut body = input.to_vec();
     body.extend_from_slice(&storage::checksum(input).to_le_bytes());
+    if let Ok(block) = BlockMessage::decode(&body) {
+        let of = (block.cluster, block.epoch);
+        let again = BlockMessage::all_of(of, block.file, block.offset, block.bytes);
+        assert!(block.bytes.is_empty() || *again[0] == *body, "a message has one encoding");
+    }
     let Ok(message) = decode(&body) else { return };
     assert_eq!(write(&message), body, "a message has one encoding");
     for at in 0..body.len() {
@@ -107,7 +113,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         body.truncate(body.len() - 4);
         body
     };
-    contents.map(seed).into()
+    let file = cluster::BlockFile { stream: 7, file: cluster::first_file_of(7) };
+    let block = BlockMessage::all_of((origin.cluster, 7), file, 64, &[5; 30]).remove(0);
+    contents.map(seed).into_iter().chain([block[..block.len() - 4].to_vec()]).collect()
 }
 
 /// Of the fields in front of the content.
