@@ -92,7 +92,7 @@ def settled(lab):
         for node in range(NODES):
             try:
                 shown = lab.ask(node, "GET", "/cluster")
-            except OSError:
+            except (OSError, AssertionError):
                 return None  # it starts again
             whole = [it["caught_up"] for of in shown["nodes"] for it in of["shards"]]
             others = [of["role"] for of in shown["nodes"]].count("standby")

@@ -17,6 +17,7 @@ pub struct RoutingConfig {
     pub free_disk_bytes_min: u64,
     /// Not public, and permitted to all targets.
     pub target_networks: Vec<Network>,
+    pub remove_undefined: bool,
 }
 
 settings! {
@@ -36,6 +37,10 @@ settings! {
         /// Networks that are not public and that all targets may use, such as `10.0.0.0/8`. Public
         /// addresses are permitted in any case. A target may name further networks.
         target_networks: Vec<String> = ValueKind::List("networks such as 10.0.0.0/8"), "";
+        /// In a cluster, when this node becomes active: remove streams with their messages, and
+        /// rules, that `file` does not define. `false`: the node does not become active, since its
+        /// file may be an old one. A reload removes them in any case.
+        remove_undefined: bool = ValueKind::Flag, "false";
     }
 }
 
@@ -65,9 +70,8 @@ pub(super) fn lower(
         }
         return Some(None);
     };
-    if cluster::is_configured(settings) {
-        let detail = "streams and rules are not supported with [cluster] yet: remove one of both";
-        problem("file", detail.into());
+    if raw.remove_undefined && !cluster::is_configured(settings) {
+        problem("remove_undefined", "has no effect without [cluster]".into());
     }
     let mut target_networks = Vec::new();
     for text in &raw.target_networks {
@@ -81,6 +85,7 @@ pub(super) fn lower(
         memory_bytes_max: deriving.routing(raw.memory_bytes_max, limits),
         free_disk_bytes_min: raw.free_disk_bytes_min,
         target_networks,
+        remove_undefined: raw.remove_undefined,
     }))
 }
 

@@ -631,11 +631,11 @@ fn a_file_of_streams_needs_a_log_and_no_cluster() {
     assert!(wrong.contains(":5: routing.target_networks: "), "{wrong}");
     let alone = error("[routing]\nfree_disk_bytes_min = 0");
     assert!(alone.contains("routing.free_disk_bytes_min: has no effect without `file`"));
-    let clustered = error(
-        "[routing]\nfile = \"r.toml\"\n[cluster]\nname = \"c\"\nnode = \"n\"\n\
-         servers = [\"nats://127.0.0.1:4222\"]",
-    );
-    assert!(clustered.contains("routing.file: streams and rules are not supported with [cluster]"));
+    let alone = error(&format!("{memory}remove_undefined = true"));
+    assert!(alone.contains("routing.remove_undefined: has no effect without [cluster]"), "{alone}");
+    let clustered = "[cluster]\nname = \"c\"\nnode = \"n\"\nservers = [\"nats://127.0.0.1:4222\"]";
+    let both = self::config(&format!("[routing]\nfile = \"r.toml\"\n{clustered}"));
+    assert!(!both.routing.expect("it is on").remove_undefined);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! DIR/shard-000/0000000001.log     segment 1 of the journal of shard 0
 //! DIR/shard-000/manifest           how far that journal reaches at least, what it belongs to
 //! DIR/streams/7/0000000001.stream  the first file of stream 7
+//! DIR/streams/cursor              how far a standby's copies of these files are
 //! DIR/stream-numbers               names of streams and consumers, with their numbers
 //! DIR/namespaces, bans, ...        small files, which say what they belong to as well
 //! ```
@@ -24,6 +25,7 @@ mod numbers;
 #[doc(hidden)]
 pub mod sample;
 mod stamped;
+mod stream_copies;
 mod streams;
 mod thread;
 
@@ -43,7 +45,8 @@ pub use stamped::{
     CLUSTERED_FILES, Fault, MAYBE_FILES, NAMES_FILE, Part, SECRET_FILE, SMALL_FILES, replace_small,
     stamp_journal,
 };
-pub use streams::{StreamDisk, StreamDone, StreamFile, StreamFiles, StreamFilesError, StreamJob};
+pub use stream_copies::StreamCopies;
+pub use streams::{StreamDisk, StreamFile, StreamFiles, StreamFilesError, StreamJob};
 pub use thread::{Done, JournalDisk, Owner};
 
 /// Where small files are replicated before they are written: the other nodes of a cluster.

@@ -25,8 +25,8 @@ pub const SECRET_FILE: &str = "auth.secret";
 pub const MAYBE_FILES: [&str; 2] = [SECRET_FILE, NUMBERS_FILE];
 
 /// The small files that a cluster replicates, by their paths in the data directory.
-pub const CLUSTERED_FILES: [&str; 5] =
-    ["bans", "clock", NAMES_FILE, "shard-000/namespaces", SECRET_FILE];
+pub const CLUSTERED_FILES: [&str; 6] =
+    ["bans", "clock", NAMES_FILE, "shard-000/namespaces", SECRET_FILE, NUMBERS_FILE];
 
 /// Reads and writes the small files of a data directory.
 #[derive(Clone, Debug, Default)]
@@ -350,7 +350,7 @@ impl DataDir {
         }
         for name in CLUSTERED_FILES {
             let found = files.iter().find(|(known, _)| *known == name);
-            if found.is_none() && name == SECRET_FILE {
+            if found.is_none() && MAYBE_FILES.contains(&name) {
                 continue;
             }
             let content = found.map_or(&[][..], |(_, content)| without_stamp(content));

@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 use base::ending_the_process;
 use storage::stream::{
     BLOCK_HEADER_BYTES, FILE_HEADER_BYTES, FILE_TAIL_BYTES, FileFault, FileIdentity, FileIndex,
-    FoundFile, StreamCommand, StreamCommandId, StreamRefusal, check_reach,
+    FoundFile, StreamCommand, StreamRefusal, check_reach,
 };
 use storage::{Fault, FaultKind};
 
@@ -117,25 +117,21 @@ impl StreamFiles {
         self.directory.sync_all()
     }
 
-    /// Carries out a command. The answer, if one is awaited.
-    pub fn carry_out(
-        &self,
-        command: StreamCommand,
-    ) -> Option<(StreamCommandId, Result<(), Fault>)> {
+    /// Carries out a command. Only of a write it matters whether it was done: without its index a
+    /// file is as good, as a start reads the blocks, and a file that stays is removed at the next
+    /// start.
+    ///
+    /// # Errors
+    ///
+    /// Why it was not done.
+    pub fn carry_out(&self, command: &StreamCommand) -> Result<(), Fault> {
         match command {
-            StreamCommand::Write { id, file, offset, bytes } => {
-                let written = self.write(file, offset, &bytes);
-                Some((id, written.map_err(|error| fault(file, &error))))
-            }
-            StreamCommand::Close { file, offset, bytes } => {
-                // Without its index the file is as good: a start reads the blocks.
-                let _ = self.write(file, offset, &bytes);
-                None
+            StreamCommand::Write { file, offset, bytes, .. }
+            | StreamCommand::Close { file, offset, bytes } => {
+                self.write(*file, *offset, bytes).map_err(|error| fault(*file, &error))
             }
             StreamCommand::Delete { file } => {
-                // One that stays is removed at the next start.
-                let _ = self.delete(file);
-                None
+                self.delete(*file).map_err(|error| fault(*file, &error))
             }
         }
     }
@@ -193,7 +189,7 @@ impl StreamFiles {
 }
 
 /// The index of a file: by its footer if that ends where the journal says, or by its blocks.
-fn index_of(file: &File, identity: &FileIdentity, reach: u64) -> io::Result<FileIndex> {
+pub(crate) fn index_of(file: &File, identity: &FileIdentity, reach: u64) -> io::Result<FileIndex> {
     let len = file.metadata()?.len();
     let tail = read_at(file, len.saturating_sub(FILE_TAIL_BYTES as u64), FILE_TAIL_BYTES)?;
     if FileIndex::footer_at(&tail, identity) == Some(reach) && reach < len {
@@ -212,7 +208,7 @@ fn index_of(file: &File, identity: &FileIdentity, reach: u64) -> io::Result<File
     Ok(index)
 }
 
-fn read_at(file: &File, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_at(file: &File, offset: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; bytes];
     let mut filled = 0;
     while filled < bytes {
@@ -302,14 +298,6 @@ pub struct StreamJob {
     pub command: StreamCommand,
 }
 
-/// What has become of a write.
-#[derive(Debug)]
-pub struct StreamDone {
-    pub stream: u32,
-    pub id: StreamCommandId,
-    pub result: Result<(), Fault>,
-}
-
 /// Writes the files of all streams of a directory, in order, on one thread. Dropping it finishes
 /// what was submitted.
 ///
@@ -321,18 +309,17 @@ pub struct StreamDisk {
 }
 
 impl StreamDisk {
-    /// `done` is called on the thread.
+    /// `done` is called on the thread, with each job and what became of it.
     ///
     /// # Errors
     ///
     /// When the system gives no thread.
-    pub fn spawn(done: impl Fn(StreamDone) + Send + 'static) -> io::Result<Self> {
+    pub fn spawn(done: impl Fn(StreamJob, Result<(), Fault>) + Send + 'static) -> io::Result<Self> {
         let (queue, jobs): (_, Receiver<StreamJob>) = channel();
         let run = move || {
-            for StreamJob { stream, files, command } in jobs {
-                if let Some((id, result)) = files.carry_out(command) {
-                    done(StreamDone { stream, id, result });
-                }
+            for job in jobs {
+                let result = job.files.carry_out(&job.command);
+                done(job, result);
             }
         };
         let builder = Builder::new().name("streams".to_owned());

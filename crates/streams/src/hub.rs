@@ -135,7 +135,7 @@ impl Hub {
         if self.streams.contains_key(&number) {
             return Err(DefinitionError::StreamInUse(number.0));
         }
-        let stream = Stream::new(definition, files, found, self.settings.shards);
+        let stream = Stream::new(definition, files, found, &self.settings);
         self.streams.insert(number, stream);
         self.touched.insert(number);
         Ok(())

@@ -9,6 +9,9 @@ pub struct HubSettings {
     pub life: u64,
     /// Of the owner, in the blocks that it writes. Grows with each one.
     pub epoch: u32,
+    /// Files that this owner makes have at least this number. Above those of all owners before whose
+    /// writes may still arrive: in a cluster. Default 0.
+    pub first_file: u64,
     /// Bytes of records in memory, of all streams. Above a half all that may go into files does,
     /// and what is in files is read from there. Policy: above it publishers are to be paused
     /// ([`crate::Hub::is_memory_full`]). Default 256 MiB.
@@ -47,6 +50,7 @@ impl HubSettings {
             shards,
             life: 0,
             epoch: 1,
+            first_file: 0,
             memory_max: 256 << 20,
             block_age_ms: 30_000,
             block_bytes_wait: 4 << 20,

@@ -89,13 +89,15 @@ impl Stream {
         definition: StreamDefinition,
         files: Vec<FoundFile>,
         found: &BTreeMap<u16, StreamFound>,
-        shards: u16,
+        settings: &HubSettings,
     ) -> Self {
+        let shards = settings.shards;
         let unknown = StreamFound::default();
         let found = |shard: u16| found.get(&shard).unwrap_or(&unknown);
         let archived = (0..shards).map(|shard| (shard, found(shard).archived)).collect();
         let mut log = StreamLog::open(definition.identity, definition.limits, files, archived);
         log.begin_at((0..shards).map(|shard| found(shard).first_file).max().unwrap_or_default());
+        log.begin_at(settings.first_file);
         let shard = |shard: u16| StreamShard::new(found(shard));
         Self {
             log,

@@ -16,7 +16,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use broker::ShardId;
 use bytes::Bytes;
-use cluster::{ANSWER_MS_MAX, Answer, Body, CELL, LeaseAnswer, LeaseRequest, Request, Sequence};
+use cluster::{
+    ANSWER_MS_MAX, Answer, BlockFile, BlockRequest, Body, CELL, LeaseAnswer, LeaseRequest, Request,
+    Sequence,
+};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -33,11 +36,21 @@ pub(crate) struct Followed {
 pub(crate) struct FollowedBy {
     /// The name of the stream.
     pub(crate) stream: String,
+    /// Messages in its midst may have been removed: then the next one on these subjects follows.
+    pub(crate) over_gaps: Option<String>,
     pub(crate) round: u64,
     pub(crate) to: mpsc::Sender<Followed>,
 }
 
 impl FollowedBy {
+    /// How the leader is asked for the next message.
+    fn asked(&self, next: Sequence) -> Value {
+        match &self.over_gaps {
+            Some(subjects) => json!({ "seq": next, "next_by_subj": subjects }),
+            None => json!({ "seq": next }),
+        }
+    }
+
     /// False: nobody takes them any more.
     async fn deliver(&self, sequence: Sequence, body: Body) -> bool {
         self.to.send(Followed { round: self.round, sequence, body }).await.is_ok()
@@ -73,6 +86,26 @@ impl Names {
 
     pub(crate) fn stream_subject(&self) -> String {
         format!("quelea.{}.cell.{CELL:03}", self.cluster)
+    }
+
+    /// The stream with the files of the MQTT streams of the only cell.
+    pub(crate) fn blocks(&self) -> String {
+        format!("{}-blocks-{CELL:03}", self.cluster)
+    }
+
+    /// Of all files.
+    pub(crate) fn blocks_subjects(&self) -> String {
+        format!("quelea.{}.blocks.{CELL:03}.>", self.cluster)
+    }
+
+    /// Of the files of one MQTT stream.
+    fn subjects_of_stream(&self, stream: u32) -> String {
+        format!("quelea.{}.blocks.{CELL:03}.{stream}.*", self.cluster)
+    }
+
+    fn subject_of_file(&self, file: BlockFile) -> String {
+        let BlockFile { stream, file } = file;
+        format!("quelea.{}.blocks.{CELL:03}.{stream}.{file}", self.cluster)
     }
 
     /// The stream of a shard in a cluster of format 1.
@@ -170,6 +203,82 @@ impl Engine {
         match self.api(&format!("STREAM.INFO.{stream}"), Value::Null).await {
             Ok(info) => ends(&info),
             Err(error) => Answer::Unknown(error.to_string()),
+        }
+    }
+
+    /// Asks the stream with the files of MQTT streams.
+    pub(crate) async fn ask_blocks(&self, request: BlockRequest) -> Answer {
+        let subject = match request {
+            BlockRequest::Append { file, body } => {
+                let (subject, payload) =
+                    (self.names.subject_of_file(file), Bytes::from_owner(body));
+                return match self.publish_acked(subject, HeaderMap::new(), payload).await {
+                    Ok(sequence) => Answer::Appended(sequence),
+                    Err(error) => answer_of(error),
+                };
+            }
+            BlockRequest::Remove { file } => self.names.subject_of_file(file),
+            BlockRequest::RemoveStream { stream } => self.names.subjects_of_stream(stream),
+        };
+        let call = format!("STREAM.PURGE.{}", self.names.blocks());
+        match self.api(&call, json!({ "filter": subject })).await {
+            Ok(_) => Answer::Purged,
+            Err(error) => Answer::Unknown(error.to_string()),
+        }
+    }
+
+    /// The first message of a file from this sequence on; `None`: of any file.
+    ///
+    /// # Errors
+    ///
+    /// When the engine does not answer.
+    pub(crate) async fn block_from(
+        &self,
+        file: Option<BlockFile>,
+        from: Sequence,
+    ) -> io::Result<Option<(Sequence, Vec<u8>)>> {
+        let of_file = file.map(|file| self.names.subject_of_file(file));
+        let subject = of_file.unwrap_or_else(|| self.names.blocks_subjects());
+        let asked = json!({ "seq": from, "next_by_subj": subject });
+        let found = self.stored(&self.names.blocks(), asked).await;
+        found.map_err(|error| io::Error::other(error.to_string()))
+    }
+
+    /// Whether the cluster has a stream for the files of MQTT streams.
+    ///
+    /// # Errors
+    ///
+    /// When the engine does not answer.
+    pub(crate) async fn has_blocks(&self) -> io::Result<bool> {
+        match self.api(&format!("STREAM.INFO.{}", self.names.blocks()), Value::Null).await {
+            Ok(_) => Ok(true),
+            Err(EngineError::Refused { code: NO_STREAM, .. }) => Ok(false),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+
+    /// The files that the engine has, and the last sequence as of then.
+    ///
+    /// # Errors
+    ///
+    /// When the engine does not answer.
+    pub(crate) async fn block_files(&self) -> Result<(Vec<BlockFile>, Sequence), EngineError> {
+        let mut files = Vec::new();
+        let call = format!("STREAM.INFO.{}", self.names.blocks());
+        loop {
+            let asked =
+                json!({ "subjects_filter": self.names.blocks_subjects(), "offset": files.len() });
+            let info = self.api(&call, asked).await?;
+            let Answer::Ends { last, .. } = ends(&info) else {
+                return Err(EngineError::Unknown("the answer has no state".to_owned()));
+            };
+            let page = info["state"]["subjects"].as_object().into_iter().flatten();
+            let before = files.len();
+            files.extend(page.filter_map(|(subject, _)| file_of_subject(subject)));
+            let total = info["total"].as_u64().unwrap_or_default() as usize;
+            if files.len() >= total || files.len() == before {
+                return Ok((files, last));
+            }
         }
     }
 
@@ -274,10 +383,8 @@ impl Engine {
     /// Delivers what the leader has behind what was delivered last; says how much.
     async fn read_on(&self, next: &mut Sequence, to: &FollowedBy) -> usize {
         for count in 0..READ_ON_MAX {
-            let Ok(Some((sequence, body))) = self.stored(&to.stream, json!({ "seq": *next })).await
-            else {
-                return count;
-            };
+            let found = self.stored(&to.stream, to.asked(*next)).await;
+            let Ok(Some((sequence, body))) = found else { return count };
             *next = sequence + 1;
             if !to.deliver(sequence, body.into()).await {
                 return count;
@@ -392,6 +499,12 @@ fn answer_of(error: EngineError) -> Answer {
     }
 }
 
+fn file_of_subject(subject: &str) -> Option<BlockFile> {
+    let (subject, file) = subject.rsplit_once('.')?;
+    let (_, stream) = subject.rsplit_once('.')?;
+    Some(BlockFile { stream: stream.parse().ok()?, file: file.parse().ok()? })
+}
+
 fn ends(info: &Value) -> Answer {
     let state = &info["state"];
     match (state["first_seq"].as_u64(), state["last_seq"].as_u64()) {
@@ -410,6 +523,7 @@ const WRONG_SEQUENCE: [u64; 2] = [10071, 10164];
 const NO_SPACE: [u64; 3] = [10047, 10023, 10002];
 const STORE_FAILED: u64 = 10077;
 const NO_MESSAGE: u64 = 10037;
+pub(crate) const NO_STREAM: u64 = 10059;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(ANSWER_MS_MAX);
 const FOLLOW_RETRY: Duration = Duration::from_millis(100);
@@ -422,6 +536,15 @@ const READ_ON_MAX: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_found_by_its_subject() {
+        let (names, file) = (Names::new("one"), BlockFile { stream: 7, file: 3_000_000_001 });
+        let subject = names.subject_of_file(file);
+        assert_eq!(subject, "quelea.one.blocks.000.7.3000000001");
+        assert_eq!(file_of_subject(&subject), Some(file));
+        assert_eq!(file_of_subject(&names.stream_subject()), None);
+    }
 
     #[test]
     fn an_engine_without_space_is_no_unknown_answer() {

@@ -169,7 +169,7 @@ impl Export<'_> {
         journals: &mut [LocalCopy],
     ) -> anyhow::Result<End> {
         let (to, mut messages) = mpsc::channel(FOLLOWED_MAX);
-        let to = FollowedBy { stream: source.name.clone(), round: 0, to };
+        let to = FollowedBy { stream: source.name.clone(), over_gaps: None, round: 0, to };
         let engine = self.engine.clone();
         let following = tokio::spawn(async move { engine.follow(1, to).await });
         let mut sequencer = source.sequencer.clone();

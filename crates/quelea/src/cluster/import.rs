@@ -454,7 +454,8 @@ impl Importer {
                 self.follower = Some(stop);
                 // Nothing is read twice from a stream that only this process writes.
                 let stream = engine.names().stream();
-                let follow = FollowedBy { stream, round: 0, to: self.follow.clone() };
+                let follow =
+                    FollowedBy { stream, over_gaps: None, round: 0, to: self.follow.clone() };
                 tokio::spawn(async move {
                     tokio::select! {
                         () = engine.follow(from, follow) => {}

@@ -5,7 +5,7 @@ use cluster::Record;
 use serde_json::{Value, json};
 
 use super::connect::CLUSTER_KEY;
-use super::engine::{Engine, EngineError, Put};
+use super::engine::{Engine, EngineError, NO_STREAM, Put};
 
 /// What is to be made.
 pub(crate) struct Plan {
@@ -82,9 +82,28 @@ pub(crate) async fn make(engine: &Engine, plan: &Plan) -> anyhow::Result<Made> {
         "allow_direct": true,
     });
     ensure_stream(engine, &names.stream(), &stream, &mut made).await?;
+    ensure_stream(engine, &names.blocks(), &blocks(engine, plan), &mut made).await?;
     made.id = record.id_in_hex();
     made.shards = record.shards;
     Ok(made)
+}
+
+/// The files of MQTT streams. Their own limits say how much there is.
+fn blocks(engine: &Engine, plan: &Plan) -> Value {
+    json!({
+        "name": engine.names().blocks(),
+        "subjects": [engine.names().blocks_subjects()],
+        "retention": "limits",
+        "storage": "file",
+        "num_replicas": plan.replicas,
+        "max_msgs_per_subject": -1,
+        "max_age": 0,
+        "max_msgs": -1,
+        "max_bytes": -1,
+        "discard": "new",
+        "duplicate_window": NO_DEDUPLICATION_NS,
+        "allow_direct": true,
+    })
 }
 
 async fn record(engine: &Engine, plan: &Plan, made: &mut Made) -> anyhow::Result<Record> {
@@ -145,8 +164,6 @@ const FIXED: [&str; 11] = [
     "mirror",
     "sources",
 ];
-
-const NO_STREAM: u64 = 10059;
 
 /// The least that the engine takes. Appends are fenced and need no deduplication.
 const NO_DEDUPLICATION_NS: u64 = 100_000_000;

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use broker::ShardId;
@@ -27,7 +27,9 @@ use super::engine::{Engine, Followed, FollowedBy};
 use super::figures::{ClusterFigures, Counts};
 use super::files::{Files, NotTaken, PutFile};
 use super::placement::place_leaders;
+use super::stream_files::ClusterStreamFiles;
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
+use crate::run::StreamsHandle;
 use data::DataDir;
 
 /// How often it is noted how far the local copies are.
@@ -70,6 +72,7 @@ pub(crate) type Hear = Box<dyn Fn(JournalInput) + Send>;
 pub(crate) enum Turn {
     /// This node is active: the journals as they are now.
     Active {
+        epoch: u64,
         journals: Vec<TakenJournal>,
     },
     Released,
@@ -87,6 +90,10 @@ pub(crate) struct Member {
     pub(crate) successor: Successor,
     /// Who hears what changes.
     pub(crate) notifier: Notifier,
+    /// None: the cluster has no stream for the files of MQTT streams.
+    pub(crate) stream_files: Option<ClusterStreamFiles>,
+    /// The owner of streams, once this node serves and has some.
+    pub(crate) streams: Arc<OnceLock<StreamsHandle>>,
     counts: Arc<Counts>,
     orders: mpsc::UnboundedSender<Order>,
     view: Arc<Mutex<Status>>,
@@ -176,6 +183,7 @@ pub(crate) struct MemberParts {
     pub(crate) data: Arc<DataDir>,
     pub(crate) engine: Engine,
     pub(crate) talk: Talk,
+    pub(crate) stream_files: Option<ClusterStreamFiles>,
     /// Name, instance, version, address and checksum of the settings.
     pub(crate) facts: NodeStatus,
     pub(crate) is_stopping: Arc<AtomicBool>,
@@ -196,6 +204,8 @@ pub(crate) fn start(
         acting: Acting::default(),
         successor: Successor::default(),
         notifier: Notifier::default(),
+        stream_files: parts.stream_files.clone(),
+        streams: Arc::default(),
         counts: Arc::default(),
         orders,
         view: Arc::default(),
@@ -217,7 +227,7 @@ pub(crate) fn start(
 }
 
 /// A broker whose member has gone would wait for ever.
-struct AbortOnPanic;
+pub(super) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
@@ -341,6 +351,8 @@ impl Loop {
         let mut status_at = Instant::now();
         let mut place_at = None;
         loop {
+            let files = self.member.stream_files.as_ref();
+            self.node.set_waiting(files.is_some_and(|files| !files.is_ready()));
             self.node.on_tick(boot_ms(), wall_ms());
             self.carry_out().await;
             if mark_at <= Instant::now() {
@@ -460,7 +472,8 @@ impl Loop {
         match self.files.take_over(taken.epoch, self.data.path()).await {
             Ok(()) => {
                 self.is_served = true;
-                let _ = self.turns.send(Turn::Active { journals: taken.journals });
+                let Taken { epoch, journals, .. } = taken;
+                let _ = self.turns.send(Turn::Active { epoch, journals });
             }
             Err(NotTaken::Engine(error)) if Instant::now() < taken.tries_until => {
                 tracing::warn!(%error, "cannot read the shared files of the cluster, retrying");
@@ -550,7 +563,7 @@ impl Loop {
         let stream = engine.names().stream();
         tokio::spawn(async move {
             tokio::select! {
-                () = engine.follow(from, FollowedBy { stream, round, to }) => {}
+                () = engine.follow(from, FollowedBy { stream, over_gaps: None, round, to }) => {}
                 _ = stopped => {}
             }
         });
@@ -680,7 +693,10 @@ impl Loop {
         let status = self.member.status();
         let live: Vec<&NodeStatus> = status.live(boot_ms()).collect();
         let fit = |node: &NodeStatus| {
-            node.role == "standby" && node.shards.iter().all(|shard| shard.has_caught_up)
+            let has_files = node.stream_files.as_ref().is_none_or(|files| files.is_ready);
+            node.role == "standby"
+                && has_files
+                && node.shards.iter().all(|shard| shard.has_caught_up)
         };
         let chosen = match &to {
             Some(name) if *name == status.own.node => {
@@ -733,6 +749,7 @@ impl Loop {
             epoch,
             wall_ms: wall_ms(),
             shards: shards.collect(),
+            stream_files: self.member.stream_files.as_ref().map(ClusterStreamFiles::status),
             ..self.facts.clone()
         };
         let holder = self.node.holder().filter(|holder| !holder.is_released);

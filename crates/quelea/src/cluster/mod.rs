@@ -23,6 +23,7 @@ mod member;
 mod operate;
 mod placement;
 mod source;
+mod stream_files;
 mod talk;
 mod token;
 
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 pub(crate) use acting::{Acting, boot_ms};
 use cluster::Record;
@@ -43,6 +44,7 @@ pub use lag::Lag;
 pub use login::check_files;
 pub(crate) use member::{JournalInput, Member, Order, Turn};
 pub use operate::{ClusterArgs, run};
+pub(crate) use stream_files::{ClusterStreamFiles, Reach};
 use talk::Talk;
 pub(crate) use talk::{NodeStatus, Status};
 
@@ -66,6 +68,8 @@ struct Reached {
     engine: Engine,
     facts: Record,
     talk: Talk,
+    /// The cluster has a stream for the files of MQTT streams.
+    has_blocks: bool,
 }
 
 /// Returns when the engine has answered all that a node has to know.
@@ -81,7 +85,14 @@ async fn reach(
     import::refuse_begun(&waiting.answer_of(|| engine.get(import::IMPORT_KEY)).await)?;
     token::share(&engine, config, waiting).await?;
     let talk = waiting.answer_of(|| Talk::begin(&engine)).await;
-    Ok(Reached { engine, facts, talk })
+    let has_blocks = waiting.answer_of(|| engine.has_blocks()).await;
+    ensure!(
+        has_blocks || config.routing.is_none(),
+        "routing.file: cluster '{}' was created before it could have streams: run `quelea cluster \
+         init` again, it adds what is missing and changes nothing else",
+        cluster.name
+    );
+    Ok(Reached { engine, facts, talk, has_blocks })
 }
 
 /// A node that is refused leaves its whole data directory as it is: all shards are looked at before
@@ -138,7 +149,7 @@ impl Clustered {
         runtime: tokio::runtime::Runtime,
         reached: Reached,
     ) -> anyhow::Result<Self> {
-        let Reached { engine, facts, talk } = reached;
+        let Reached { engine, facts, talk, has_blocks } = reached;
         let shards = facts.shards;
         if config.shards_are_fixed && config.server.shards != shards {
             let configured = config.server.shards;
@@ -154,7 +165,11 @@ impl Clustered {
         let instance = u64::from_ne_bytes(base::random());
         let address = cluster.advertise.clone().unwrap_or_default();
         let identity = cluster::Identity { node: cluster.node.clone(), instance, address };
+        let stream_files = has_blocks
+            .then(|| ClusterStreamFiles::start(engine.clone(), facts.id, data.path()))
+            .transpose()?;
         let parts = member::MemberParts {
+            stream_files,
             facts: NodeStatus {
                 node: cluster.node.clone(),
                 instance,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::engine::Engine;
+use super::stream_files::StreamFilesStatus;
 
 /// Nodes that are remembered. Beyond that the one that was silent longest is forgotten.
 const NODES_MAX: usize = 64;
@@ -35,6 +36,9 @@ pub(crate) struct NodeStatus {
     pub(crate) config: String,
     pub(crate) wall_ms: u64,
     pub(crate) shards: Vec<ShardStatus>,
+    /// None: the cluster has no stream for them, or the node's program knows of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stream_files: Option<StreamFilesStatus>,
 }
 
 impl NodeStatus {

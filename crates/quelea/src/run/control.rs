@@ -16,7 +16,7 @@ use data::control::{DONE, FILE, MANIFEST, MARK, PIN, PINNED, SOCKET, UNPINNED, t
 use super::mailbox::{Item, Mailbox};
 use super::routing::StreamsHandle;
 use super::worker::{Order, Pinned};
-use crate::cluster::{Member, Order as MemberOrder, PinnedCopy};
+use crate::cluster::{ClusterStreamFiles, Member, Order as MemberOrder, PinnedCopy};
 
 /// The longest a backup may take: space is not reclaimed meanwhile.
 const PINNED_MAX: Duration = Duration::from_secs(4 * 3600);
@@ -87,6 +87,7 @@ impl Owner {
                 }
             }
             Self::Member(member) => {
+                hold_stream_files(member)?;
                 let (sender, answer) = channel();
                 member.order(MemberOrder::Pin(sender));
                 let silent = |_| io::Error::other("the thread of the cluster did not answer");
@@ -96,6 +97,13 @@ impl Owner {
                     if let Some(mark) = mark {
                         text.push_str(&format!("{MARK} {shard} {}\n", to_hex(&mark)));
                     }
+                }
+                // What the journals say of files is there, too.
+                match &member.stream_files {
+                    Some(files) if member.streams.get().is_none() => {
+                        files.catch_up(ANSWER_TIMEOUT)?;
+                    }
+                    _ => {}
                 }
             }
         }
@@ -115,9 +123,22 @@ impl Owner {
             Self::Member(member) => {
                 let (sender, answer) = channel();
                 member.order(MemberOrder::Unpin(sender));
+                member.streams.get().into_iter().for_each(StreamsHandle::release_files);
+                member.stream_files.iter().for_each(ClusterStreamFiles::release);
                 answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or(false)
             }
         }
+    }
+}
+
+/// Files of streams are not deleted meanwhile, whatever the role of the node is.
+fn hold_stream_files(member: &Member) -> io::Result<()> {
+    if let Some(streams) = member.streams.get() {
+        streams.hold_files(ANSWER_TIMEOUT)?;
+    }
+    match &member.stream_files {
+        Some(files) => files.hold(ANSWER_TIMEOUT),
+        None => Ok(()),
     }
 }
 

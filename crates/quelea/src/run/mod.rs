@@ -189,7 +189,7 @@ fn start(
     let exporter = telemetry::start(&parts)?;
     let is_stamped = store.map_or(Ok(true), |store| stamp_files(store, &mut unwritten))?;
     let mut restored = restore(store, &parts, &rules, (journals, is_stamped), &mut unwritten)?;
-    let streams = open_streams(store, &parts, &mut restored)?;
+    let streams = open_streams(store, &parts, node, &mut restored)?;
     let workers = start_workers(&parts, restored, streams.as_ref())?;
     let streams = streams
         .map(|streams| streams.start(&workers.mailboxes, &parts.life_cycle, &workers.line_pace));
@@ -198,6 +198,9 @@ fn start(
     if let Some(streams) = &streams {
         // Nobody else sets it.
         let _ = parts.streams.set(streams.handle.clone());
+        if let Some(member) = &parts.member {
+            let _ = member.streams.set(streams.handle.clone());
+        }
     }
     if !is_stamped {
         let mailboxes = workers.mailboxes.clone();
@@ -299,6 +302,7 @@ fn restore(
 fn open_streams(
     store: Option<&Store>,
     parts: &Parts,
+    node: Option<&Active>,
     restored: &mut [Restoration],
 ) -> anyhow::Result<Option<routing::Prepared>> {
     let config = parts.config();
@@ -315,6 +319,7 @@ fn open_streams(
         memory_bytes_max: own.memory_bytes_max,
         free_disk_bytes_min: own.free_disk_bytes_min,
         clock: parts.clock,
+        cluster: node.map(|node| node.in_cluster(own)).transpose()?,
     };
     routing::prepare(loaded, ground, &mut shards).map(Some)
 }

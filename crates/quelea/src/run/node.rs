@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::control::{self, Control};
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
+use super::routing::InCluster;
 use super::servers::HttpServers;
 use super::service::ServiceManager;
 use super::stops::Stops;
@@ -24,7 +25,7 @@ use crate::http::{self, Health, State};
 use crate::life_cycle::LifeCycle;
 use crate::metrics::{self, Sources};
 use base::Clock;
-use config::{ClusterConfig, Config, Loaded};
+use config::{ClusterConfig, Config, Loaded, RoutingConfig};
 
 /// How long the engine has to take the lease back.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -45,6 +46,7 @@ pub(super) enum Joined {
 /// An active node.
 pub(super) struct Active {
     pub(super) clustered: Clustered,
+    pub(super) epoch: u64,
     /// Backups are taken from a node whatever its role.
     pub(super) control: Option<Control>,
     stops: Stops,
@@ -69,7 +71,8 @@ pub(super) fn join(
     };
     let owner = control::Owner::Member(clustered.member.clone());
     let control = open_control(clustered.data.path(), owner);
-    let Some(journals) = standby::wait(loaded, &clustered, (&stops, service), clock)? else {
+    let Some((epoch, journals)) = standby::wait(loaded, &clustered, (&stops, service), clock)?
+    else {
         leave(&clustered);
         return Ok(Joined::Stopped);
     };
@@ -77,7 +80,7 @@ pub(super) fn join(
     let grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
     let member = clustered.member.clone();
     stops.set(move || end_at_last(member, grace));
-    Ok(Joined::Active(Box::new(Active { clustered, control, stops }), journals))
+    Ok(Joined::Active(Box::new(Active { clustered, epoch, control, stops }), journals))
 }
 
 /// A node whose copies find no space begins again until they do. Returns for any other error, or
@@ -186,6 +189,19 @@ pub(super) fn listen_to_cluster(member: &Member, life_cycle: &Arc<LifeCycle>, sh
 }
 
 impl Active {
+    /// For the owner of streams.
+    ///
+    /// # Errors
+    ///
+    /// The cluster has no stream for their files.
+    pub(super) fn in_cluster(&self, config: &RoutingConfig) -> anyhow::Result<InCluster> {
+        let member = &self.clustered.member;
+        let files = member.stream_files.clone();
+        let files = files.context("the cluster has no stream for files of streams")?;
+        let (acting, removes_undefined) = (member.acting.clone(), config.remove_undefined);
+        Ok(InCluster { files, acting, epoch: self.epoch, removes_undefined })
+    }
+
     /// Clients are served from now on.
     pub(super) fn note_serving(&self) {
         self.clustered.member.order(Order::Serving);

@@ -68,7 +68,7 @@ impl ClusterReferral {
     }
 }
 
-/// Serves as a standby until the node is active, and returns the journals as they are then. `None`:
+/// Serves as a standby until the node is active, and returns its epoch and the journals. `None`:
 /// the node is to end.
 ///
 /// # Errors
@@ -79,7 +79,7 @@ pub(super) fn wait(
     clustered: &Clustered,
     (stops, service): (&Stops, &ServiceManager),
     clock: Clock,
-) -> anyhow::Result<Option<Vec<TakenJournal>>> {
+) -> anyhow::Result<Option<(u64, Vec<TakenJournal>)>> {
     let turn = clustered.turn.clone();
     stops.set(move || drop(turn.send(Turn::Stop)));
     let turn = clustered.turn.clone();
@@ -125,7 +125,7 @@ pub(super) fn wait(
     acceptors.stop();
     drop(http);
     match turn {
-        Ok(Turn::Active { journals }) => Ok(Some(journals)),
+        Ok(Turn::Active { epoch, journals }) => Ok(Some((epoch, journals))),
         Ok(Turn::Stop) => Ok(None),
         _ => anyhow::bail!("the thread of the cluster has ended"),
     }

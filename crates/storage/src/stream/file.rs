@@ -30,7 +30,7 @@ pub struct FileIdentity {
     /// Random, chosen when the stream is made. Clients never see it, so that no payload can forge a
     /// block.
     pub stream: [u8; 16],
-    /// Grows by one with each file of the stream, from 1. Never used again.
+    /// Grows with each file of the stream, from 1. Never used again.
     pub number: u64,
 }
 

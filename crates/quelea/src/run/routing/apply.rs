@@ -156,13 +156,19 @@ impl Owner {
         for number in gone.copied().collect::<Vec<_>>() {
             if self.hub.remove_stream(number).is_ok() {
                 self.files.0.remove(&number);
+                self.removed.push(number);
                 self.hub.set_streams(Arc::clone(&self.in_force.set));
             }
         }
     }
 
     /// No journal names a stream that is gone.
-    pub(super) fn remove_files(&self) {
+    pub(super) fn remove_files(&mut self) {
+        for number in std::mem::take(&mut self.removed) {
+            if let Some(cluster) = &self.ground.cluster {
+                cluster.files.delete_stream(number.0);
+            }
+        }
         if let Err(error) = remove_others(&self.ground, &self.files) {
             tracing::warn!(error = format!("{error:#}"), "files of a removed stream remain");
         }

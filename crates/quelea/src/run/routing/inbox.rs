@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
 use broker::ShardId;
-use broker::streams::{Flag, StreamNews};
-use data::StreamDone;
+use broker::streams::{Flag, StreamNews, StreamNumber};
+use storage::Fault;
+use storage::stream::StreamCommandId;
 
 use super::owner::Owner;
 
 /// What reaches the owner, one after the other.
 pub(super) enum Input {
     News(ShardId, Vec<StreamNews>, u64),
-    File(StreamDone),
+    /// What has become of a write.
+    File(StreamNumber, StreamCommandId, Result<(), Fault>),
     Answer {
         target: usize,
         answer: targets::Answer,

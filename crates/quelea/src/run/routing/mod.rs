@@ -3,6 +3,7 @@
 mod apply;
 pub(crate) mod board;
 mod figures;
+mod in_cluster;
 mod inbox;
 mod operate;
 mod owner;
@@ -22,6 +23,7 @@ use routing::definitions::{self, FILE_BYTES_MAX, PROBLEMS_MAX};
 use routing::{Definitions, Problem};
 
 pub use figures::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
+pub(crate) use in_cluster::InCluster;
 pub(crate) use inbox::Inbox;
 pub(crate) use operate::{OperateError, RuleOrder};
 pub(crate) use start::{Ground, StreamsHandle};

@@ -79,6 +79,8 @@ pub(crate) struct Owner {
     pub(super) held: Vec<StreamJob>,
     /// Less is free than `routing.free_disk_bytes_min`.
     pub(super) is_disk_short: bool,
+    /// Streams that are gone, and their files are not.
+    pub(super) removed: Vec<StreamNumber>,
     /// It is to end by then.
     pub(super) ends_at: Option<Instant>,
 }
@@ -88,6 +90,7 @@ impl Owner {
     pub(super) fn run(mut self, inputs: &Receiver<Input>) -> io::Result<()> {
         let mut effects = Vec::new();
         loop {
+            self.wait_for_lease();
             let waits = self.targets.push();
             match inputs.recv_timeout(self.sleep(waits)) {
                 Ok(input) => self.take(input),
@@ -99,6 +102,7 @@ impl Owner {
             }
             let now_ms = self.clock.now_ms();
             self.hub.work(now_ms, &self.files, &mut effects);
+            self.wait_for_lease();
             for effect in effects.drain(..) {
                 self.carry_out(effect);
             }
@@ -111,6 +115,13 @@ impl Owner {
             if self.has_ended() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Nothing may leave that another node may have sent since.
+    fn wait_for_lease(&self) {
+        if let Some(cluster) = &self.ground.cluster {
+            cluster.acting.wait();
         }
     }
 
@@ -134,9 +145,7 @@ impl Owner {
                     self.hub.on_news(shard, news, now_ms);
                 }
             }
-            Input::File(done) => {
-                self.hub.on_file(StreamNumber(done.stream), done.id, done.result, now_ms);
-            }
+            Input::File(stream, id, result) => self.hub.on_file(stream, id, result, now_ms),
             Input::Answer { target, answer } => {
                 if let Some((consumer, batch, answer)) = self.targets.on_answer(target, answer) {
                     self.hub.on_answer(consumer, batch, answer, now_ms);

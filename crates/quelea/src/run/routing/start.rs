@@ -23,6 +23,7 @@ use streams::{ConsumerDefinition, Full, Hub, HubSettings, Order, Start, StreamDe
 
 use super::board::Board;
 use super::figures::Names;
+use super::in_cluster::{InCluster, after_disk};
 use super::inbox::{Inbox, Input};
 use super::owner::{Files, Owner};
 use super::report::Reporter;
@@ -44,6 +45,8 @@ pub(crate) struct Ground {
     pub(crate) memory_bytes_max: u64,
     pub(crate) free_disk_bytes_min: u64,
     pub(crate) clock: Clock,
+    /// None: there is no cluster.
+    pub(crate) cluster: Option<InCluster>,
 }
 
 /// What is defined, and what follows from that.
@@ -126,6 +129,9 @@ pub(in crate::run) fn prepare(
     let definitions = &loaded.definitions;
     let found: Vec<StreamsFound> = shards.iter_mut().map(|it| it.streams_found()).collect();
     let numbers = number(definitions, &ground, &found)?;
+    if let Some(cluster) = &ground.cluster {
+        cluster.take_files(&found)?;
+    }
     let (sender, inputs) = channel();
     let is_behind: Arc<Flag> = Arc::default();
     let half = ground.memory_bytes_max / 2;
@@ -140,6 +146,8 @@ pub(in crate::run) fn prepare(
     let mut hub = Hub::new(HubSettings {
         life,
         memory_max: usize::try_from(half).unwrap_or(usize::MAX),
+        epoch: ground.cluster.as_ref().map_or(1, |cluster| cluster.epoch as u32),
+        first_file: ground.cluster.as_ref().map_or(0, |it| cluster::first_file_of(it.epoch)),
         ..HubSettings::new(shards.len() as u16)
     });
     let files = open_streams(definitions, &numbers, &ground, &found, &mut hub)?;
@@ -160,6 +168,9 @@ fn number(
     let streams = found.iter().flat_map(|found| found.streams.keys().map(|number| number.0 + 1));
     let consumers = found.iter().flat_map(|found| found.cursors.keys().map(|number| number.0 + 1));
     numbers.skip_to(streams.max().unwrap_or_default(), consumers.max().unwrap_or_default());
+    if let Some(cluster) = &ground.cluster {
+        cluster.check_defined(definitions, &numbers)?;
+    }
     let before = numbers.clone();
     let streams = definitions.streams.iter().map(|stream| &*stream.name);
     numbers.set(streams, definitions.rules.iter().map(RuleSpec::name))?;
@@ -221,7 +232,7 @@ fn open_streams(
             .filter_map(|(shard, found)| Some((shard, found.streams.get(&number)?.clone())))
             .collect();
         let recovered = own
-            .recover(&reach_of(&of_shards))
+            .recover(&reach_of(number, found))
             .with_context(|| format!("stream '{}'", spec.name))?;
         hub.add_stream(definition_of(spec, number, numbered.identity), recovered, &of_shards)?;
         files.0.insert(number, Arc::new(own));
@@ -242,9 +253,10 @@ pub(super) fn open_files(
 }
 
 /// How far each file must reach: as far as the shard says that has written its last block.
-fn reach_of(found: &BTreeMap<u16, StreamFound>) -> BTreeMap<u64, u64> {
+pub(super) fn reach_of(stream: StreamNumber, found: &[StreamsFound]) -> BTreeMap<u64, u64> {
     let mut reach = BTreeMap::new();
-    for (file, end) in found.values().flat_map(|found| &found.reach) {
+    let found = found.iter().filter_map(|found| found.streams.get(&stream));
+    for (file, end) in found.flat_map(|found| &found.reach) {
         let known: &mut u64 = reach.entry(*file).or_default();
         *known = (*known).max(*end);
     }
@@ -393,8 +405,7 @@ impl Prepared {
         let handle = self.handle();
         let Self { hub, files, in_force, assigned, board, inbox, inputs, ground } = self;
         let clock = ground.clock;
-        let done = inbox.clone();
-        let disk = StreamDisk::spawn(move |it| done.put(Input::File(it)))
+        let disk = StreamDisk::spawn(after_disk(inbox.clone(), ground.cluster.clone()))
             .context("cannot start the thread for files of streams")?;
         let mut targets =
             Targets::start(inbox.clone(), clock).context("cannot start the thread of targets")?;
@@ -428,6 +439,7 @@ impl Prepared {
             look_ms: 0,
             holds: 0,
             is_disk_short: false,
+            removed: Vec::new(),
             held: Vec::new(),
             ends_at: None,
         };

@@ -1,0 +1,194 @@
+"""Streams and rules in a cluster: they move with the active node, and nothing is lost on the way."""
+
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker import QUELEA, eventually
+from receiver import Receiver
+from test_cluster_view import Operated, _why_not, settled
+from wire import PUBACK, Peer, publish
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
+
+from lab import NODES  # noqa: E402
+
+RULES = """
+[[streams]]
+name = "cars"
+filters = ["cars/#"]
+file_bytes = "1MiB"
+
+[[targets]]
+name = "hook"
+type = "http"
+url = "http://127.0.0.1:{port}/in"
+
+[[rules]]
+name = "all"
+filter = "cars/#"
+form = "raw"
+target = "hook"
+order = "topic"
+retry_secs = [1]
+"""
+
+# Blocks go into files once 4 MiB wait.
+PER_ROUND = 1500
+PAD_BYTES = 4000
+WINDOW = 20
+
+
+class Routed(Operated):
+    """Nodes with one rule, whose target has a port that nothing listens on at first."""
+
+    port = 0
+
+    def broker_config(self, node):
+        path = self.directory / f"node{node + 1}" / "rules.toml"
+        path.write_text(RULES.format(port=self.port))
+        # Room in the logs for what is in no file yet.
+        return super().broker_config(node) + f"""
+[routing]
+file = "{path}"
+target_networks = ["127.0.0.0/8"]
+memory_bytes_max = "16MiB"
+"""
+
+    def publish(self, node, first, count=PER_ROUND):
+        """With QoS 1, each acknowledged."""
+        with Peer(self.mqtt_ports[node]) as peer:
+            peer.accepted(client_id="car-7")
+            for begin in range(0, count, WINDOW):
+                part = range(begin, min(begin + WINDOW, count))
+                for at in part:
+                    payload = payload_of(first + at)
+                    peer.send(publish("cars/7", payload, qos=1, packet_id=at + 1))
+                for _ in part:
+                    peer.expect(PUBACK)
+
+    def files(self, node):
+        """Files of the stream in the directory of a node, with their sizes."""
+        found = (self.directory / f"node{node + 1}/data/streams/1").glob("*.stream")
+        return {path.name: path.stat().st_size for path in found}
+
+    def row(self, node):
+        return self.ask(node, "GET", "/rules/all")
+
+    def switch_over(self, node):
+        command = [QUELEA, "cluster", "switchover", "--config", self.config_path(0)]
+        return subprocess.run([*map(str, command), f"node{node + 1}"], check=False).returncode
+
+    def config_path(self, node):
+        return self.directory / f"node{node + 1}" / "quelea.toml"
+
+    def restart(self, node):
+        self.processes.pop(f"node{node + 1}").wait()
+        self.start_broker(node)
+
+
+def payload_of(number):
+    """It cannot be packed."""
+    return f"{number}.{random.Random(number).randbytes(PAD_BYTES // 2).hex()}".encode()
+
+
+def closed_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    if why := _why_not():
+        print(why)
+        pytest.skip(why)
+    with Routed(tmp_path / "lab", QUELEA, shards=2) as lab:
+        lab.port = closed_port()
+        lab.start()
+        yield lab
+    shutil.rmtree(tmp_path / "lab", ignore_errors=True)
+
+
+def numbers(receiver):
+    return [int(payload.split(".")[0]) for payload in receiver.payloads()]
+
+
+def firsts(receiver):
+    return list(dict.fromkeys(numbers(receiver)))
+
+
+def kill(lab, node):
+    lab.processes[f"node{node + 1}"].kill()
+
+
+def test_what_was_acknowledged_reaches_the_target_whichever_node_is_killed(lab):
+    for first in range(0, 3 * PER_ROUND, PER_ROUND):
+        active = settled(lab)
+        lab.publish(active, first)
+        eventually(lambda: lab.files(active), "a file of the stream")
+        kill(lab, active)
+        eventually(lambda: lab.active() not in (None, active), "another active node")
+        lab.restart(active)
+    receiver = Receiver(port=lab.port)
+    try:
+        count = 3 * PER_ROUND
+        eventually(lambda: len(set(numbers(receiver))) == count, "all messages")
+        assert firsts(receiver) == list(range(count))
+    finally:
+        receiver.stop()
+    active = settled(lab)
+    # The standbys have what the active node has.
+    eventually(lambda: lab.row(active)["lag_messages"] == 0, "the last outcome")
+    for node in set(range(NODES)) - {active}:
+        eventually(lambda node=node: lab.files(node) == lab.files(active), "the same files")
+
+
+def test_an_empty_node_gets_all_files_before_it_is_active(lab):
+    receiver = Receiver(port=lab.port)
+    try:
+        active = settled(lab)
+        lab.publish(active, 0)
+        eventually(lambda: len(numbers(receiver)) == PER_ROUND, "all messages")
+        eventually(lambda: len(lab.files(active)) > 1, "files of the stream")
+        empty = next(node for node in range(NODES) if node != active)
+        kill(lab, empty)
+        shutil.rmtree(lab.directory / f"node{empty + 1}" / "data")
+        lab.restart(empty)
+        settled(lab)
+        eventually(lambda: lab.files(empty) == lab.files(active), "the copies")
+        assert lab.switch_over(empty) == 0
+        eventually(lambda: lab.active() == empty, "the switchover")
+        settled(lab)
+        before = len(numbers(receiver))
+        run = lab.row(empty)["run"]
+        assert lab.ask(empty, "POST", "/rules/all/seek", body={"to": "beginning"})["run"] == run + 1
+        eventually(lambda: len(numbers(receiver)) >= before + PER_ROUND, "all messages again")
+        assert numbers(receiver)[before:] == list(range(PER_ROUND))
+        # What retention has deleted goes from the engine, and so from the other nodes.
+        found = lab.ask(empty, "GET", "/streams/cars")
+        assert found["stored_messages"] == PER_ROUND
+    finally:
+        receiver.stop()
+
+
+def test_a_node_with_an_older_file_of_rules_does_not_become_active(lab):
+    active = settled(lab)
+    lab.publish(active, 0, WINDOW)
+    older = next(node for node in range(NODES) if node != active)
+    path = lab.directory / f"node{older + 1}" / "rules.toml"
+    path.write_text(path.read_text().split("[[rules]]")[0])
+    assert lab.switch_over(older) != 0
+    eventually(lambda: "does not define rule 'all'" in lab.log(older), "the refusal")
+    served = eventually(lambda: (lab.active(),) if lab.active() is not None else None)[0]
+    assert served != older
+    receiver = Receiver(port=lab.port)
+    try:
+        eventually(lambda: len(set(numbers(receiver))) == WINDOW, "all messages")
+    finally:
+        receiver.stop()
