@@ -123,10 +123,21 @@ impl Replication {
     /// somebody else's.
     pub fn remove_orphans(&mut self, found: impl IntoIterator<Item = BlockFile>) {
         for file in found {
-            if epoch_of(file.file) <= self.of.1 && !self.files.contains(&file) {
+            let is_orphan = epoch_of(file.file) <= self.of.1 && !self.files.contains(&file);
+            if is_orphan && !self.removes(file) {
                 self.remove(file);
             }
         }
+    }
+
+    fn removes(&self, of: BlockFile) -> bool {
+        self.tasks.iter().any(|task| match task {
+            Task::Remove { request: BlockRequest::Remove { file }, .. } => *file == of,
+            Task::Remove { request: BlockRequest::RemoveStream { stream }, .. } => {
+                *stream == of.stream
+            }
+            _ => false,
+        })
     }
 
     /// Asks what is to be asked next.
@@ -237,6 +248,11 @@ impl Replication {
     /// Why the engine takes nothing at present, if so.
     pub fn unavailable(&self) -> Option<&str> {
         self.unavailable.as_deref()
+    }
+
+    /// Nothing is left to be asked or answered.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty()
     }
 
     /// When [`Replication::work`] has something to do, if nothing else happens.
@@ -350,6 +366,7 @@ mod tests {
         let mut own = replication(&[named]);
         own.put(OWN, 0, b"x");
         own.remove_orphans([named, orphan, left_behind, later, OWN]);
+        own.remove_orphans([orphan, left_behind]);
         let put = asked(&mut own, 0);
         own.on_answer(put[0].0, Answer::Appended(1), 0);
         for file in [orphan, left_behind] {

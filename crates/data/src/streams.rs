@@ -348,7 +348,9 @@ impl Drop for StreamDisk {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use storage::stream::{Archived, Block, BlockWriter, Location, StreamLimits, StreamLog};
+    use storage::stream::{
+        Archived, Block, BlockWriter, Location, StreamCommandId, StreamLimits, StreamLog,
+    };
 
     use super::*;
 
@@ -405,7 +407,8 @@ mod tests {
 
         fn work(&mut self) {
             for command in self.commands() {
-                if let Some((id, result)) = self.files.carry_out(command) {
+                let result = self.files.carry_out(&command);
+                if let StreamCommand::Write { id, .. } = command {
                     self.on_done(id, result);
                 }
             }
@@ -516,15 +519,18 @@ mod tests {
     fn the_thread_answers_in_order_and_reports_what_cannot_be_written() {
         let mut lab = Lab::new();
         let (sender, answers) = channel();
-        let disk = StreamDisk::spawn(move |done| drop(sender.send(done))).unwrap();
+        let disk = StreamDisk::spawn(move |job, result| drop(sender.send((job, result)))).unwrap();
         (0..3).for_each(|_| lab.append());
         for command in lab.commands() {
             disk.submit(StreamJob { stream: 7, files: lab.files.clone(), command });
         }
-        for _ in 0..3 {
-            let StreamDone { stream, id, result } = answers.recv().unwrap();
-            assert_eq!((stream, result.is_ok()), (7, true));
+        let mut writes = 0;
+        while writes < 3 {
+            let (job, result) = answers.recv().unwrap();
+            assert_eq!((job.stream, result.is_ok()), (7, true));
+            let StreamCommand::Write { id, .. } = job.command else { continue };
             lab.on_done(id, result);
+            writes += 1;
         }
         assert_eq!(lab.archived[&0], 3);
         std::fs::remove_dir_all(lab.dir.path().join("7")).unwrap();
@@ -533,7 +539,7 @@ mod tests {
             disk.submit(StreamJob { stream: 7, files: lab.files.clone(), command });
         }
         drop(disk);
-        let failed: Vec<_> = answers.iter().filter(|done| done.result.is_err()).collect();
+        let failed: Vec<_> = answers.iter().filter(|(_, result)| result.is_err()).collect();
         assert!(!failed.is_empty(), "a file cannot be made there");
     }
 }

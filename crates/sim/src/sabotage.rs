@@ -152,6 +152,10 @@ pub enum Sabotage {
     ReuseLife,
     /// A write that a crash has met is carried out by the next process.
     LateBlock,
+    /// A node of a cluster gives its files of streams numbers that another one has given.
+    SharedFileNumbers,
+    /// A node of a cluster takes over without the last messages of the files of streams.
+    CopyBehind,
 }
 
 impl Sabotage {

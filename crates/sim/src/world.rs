@@ -617,7 +617,8 @@ impl World {
 
     /// Nothing else moves, and streams wait until time passes.
     fn waits_for_streams(&self) -> bool {
-        let is_waiting = |streams: &StreamWorld| streams.is_still() && !streams.is_at_rest();
+        let is_waiting =
+            |streams: &StreamWorld| streams.is_still(self.now_ms) && !streams.is_at_rest();
         self.streams.as_ref().is_some_and(is_waiting)
     }
 

@@ -100,5 +100,15 @@ fn the_oracle_sees_a_block_of_an_earlier_process() {
     is_caught(Sabotage::LateBlock);
 }
 
+#[test]
+fn the_oracle_sees_a_file_of_two_nodes() {
+    is_caught(Sabotage::SharedFileNumbers);
+}
+
+#[test]
+fn the_oracle_sees_files_that_are_behind_in_a_takeover() {
+    is_caught(Sabotage::CopyBehind);
+}
+
 /// The rarest shows in one of some hundred worlds.
 const SABOTAGED_SEEDS: u64 = 1_000;

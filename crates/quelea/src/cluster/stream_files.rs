@@ -11,7 +11,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use cluster::{
     Answer, BlockFile, BlockMark, BlockMessage, ClusterId, PutId, Replication, RequestId, Sequence,
 };
@@ -182,12 +182,16 @@ impl ClusterStreamFiles {
         StreamFilesStatus {
             behind: self.board.behind.load(Ordering::Relaxed),
             is_ready: self.board.is_ready.load(Ordering::Relaxed),
-            detail: self.board.detail.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            detail: self.board.detail(),
         }
     }
 }
 
 impl Board {
+    fn detail(&self) -> String {
+        self.detail.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn set_detail(&self, detail: &str) {
         let mut own = self.detail.lock().unwrap_or_else(PoisonError::into_inner);
         if *own != detail {
@@ -406,7 +410,10 @@ impl Loop {
         }
         match apply(&mut self.copies, self.cluster, &followed.body) {
             Ok(()) => *applied = followed.sequence,
-            Err(error) => self.fail(&format!("message {}: {error:#}", followed.sequence)),
+            Err(CopyFault::Message(why)) => {
+                self.fail(&format!("message {}: {why}", followed.sequence));
+            }
+            Err(CopyFault::Files(error)) => self.read_later(&error),
         }
         self.answer_waiting();
     }
@@ -422,8 +429,11 @@ impl Loop {
 
     /// How far behind the copies are.
     async fn look(&mut self) {
-        let Side::Copying { applied, .. } = &self.side else { return };
+        let Side::Copying { applied, follower } = &self.side else { return };
         let before = *applied;
+        if follower.is_none() {
+            return self.read_from(before);
+        }
         let last = match self.engine.ends(&self.engine.names().blocks()).await {
             Answer::Ends { last, .. } => last,
             Answer::Unknown(why) => return self.board.set_detail(&why),
@@ -461,6 +471,18 @@ impl Loop {
         self.begin_to_follow();
     }
 
+    /// The disk may have space again, or be better.
+    fn read_later(&mut self, error: &io::Error) {
+        self.board.is_ready.store(false, Ordering::Relaxed);
+        self.board.set_detail(&format!("cannot write the files of streams: {error}"));
+        if let Side::Copying { applied, follower } = &mut self.side {
+            follower.take().into_iter().for_each(|follower| follower.abort());
+            *applied = self.marked;
+        }
+        // What was synced since the mark is the same again.
+        self.round += 1;
+    }
+
     async fn wait_for_end(&mut self, answer: Sender<()>) {
         // An active node has all of it.
         let Side::Copying { .. } = &self.side else { return confirm(&answer) };
@@ -485,11 +507,23 @@ fn confirm(answer: &Sender<()>) {
     let _ = answer.send(());
 }
 
-fn apply(copies: &mut StreamCopies, cluster: ClusterId, body: &[u8]) -> anyhow::Result<()> {
-    let message = BlockMessage::decode(body)?;
-    ensure!(message.cluster == cluster, "it is of another cluster");
+/// Why a message is not in the files.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CopyFault {
+    #[error("{0}")]
+    Message(String),
+    #[error("cannot write the copy: {0}")]
+    Files(io::Error),
+}
+
+fn apply(copies: &mut StreamCopies, cluster: ClusterId, body: &[u8]) -> Result<(), CopyFault> {
+    let message =
+        BlockMessage::decode(body).map_err(|error| CopyFault::Message(error.to_string()))?;
+    if message.cluster != cluster {
+        return Err(CopyFault::Message("it is of another cluster".to_owned()));
+    }
     let BlockFile { stream, file } = message.file;
-    copies.put((stream, file), message.offset, message.bytes).context("cannot write the copy")
+    copies.put((stream, file), message.offset, message.bytes).map_err(CopyFault::Files)
 }
 
 impl Loop {
@@ -510,8 +544,7 @@ impl Loop {
             Ok(()) => self.marked = reached,
             // What a failed sync has lost is read again.
             Err(error) => {
-                self.board.set_detail(&format!("cannot sync the files of streams: {error}"));
-                self.read_from(self.marked);
+                self.read_later(&error);
             }
         }
     }
@@ -541,11 +574,16 @@ impl Loop {
 
     /// What the journals name is in the files of this node, and this node writes from now on.
     async fn lead(&mut self, epoch: u64, reach: &Reach) -> anyhow::Result<()> {
-        match &self.side {
-            Side::Copying { follower, .. } => follower.iter().for_each(|it| it.abort()),
+        let applied = match &self.side {
+            Side::Copying { follower, applied } => {
+                follower.iter().for_each(|it| it.abort());
+                *applied
+            }
             Side::Leading { .. } => bail!("this node is active already"),
-            Side::Failed => {}
-        }
+            Side::Failed => bail!("{}", self.board.detail()),
+        };
+        // All that the journals name was acknowledged, so it is behind none of these.
+        self.read_to_end(applied).await.context("cannot read the files of streams from NATS")?;
         for (stream, reach) in reach {
             self.complete(*stream, reach).await.with_context(|| format!("stream {stream}"))?;
         }
@@ -561,6 +599,17 @@ impl Loop {
         self.waiting.drain(..).for_each(|(_, answer)| confirm(&answer));
         // What former active nodes have left.
         self.tidy_at = Instant::now();
+        Ok(())
+    }
+
+    async fn read_to_end(&mut self, applied: Sequence) -> anyhow::Result<()> {
+        let last = last_of(&self.engine).await?;
+        let mut next = applied + 1;
+        while next <= last {
+            let Some((sequence, body)) = self.engine.block_from(None, next).await? else { break };
+            apply(&mut self.copies, self.cluster, &body)?;
+            next = sequence + 1;
+        }
         Ok(())
     }
 
@@ -582,6 +631,18 @@ impl Loop {
                 );
             }
             tokio::time::sleep(COMPLETE_INTERVAL).await;
+        }
+    }
+}
+
+/// The last message, once the engine says so.
+async fn last_of(engine: &Engine) -> anyhow::Result<Sequence> {
+    let until = Instant::now() + COMPLETE_MAX;
+    loop {
+        match engine.ends(&engine.names().blocks()).await {
+            Answer::Ends { last, .. } => return Ok(last),
+            Answer::Unknown(why) if until <= Instant::now() => bail!(why),
+            _ => tokio::time::sleep(COMPLETE_INTERVAL).await,
         }
     }
 }

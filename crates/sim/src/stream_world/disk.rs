@@ -13,6 +13,7 @@ use storage::testing::Crash;
 use storage::{Fault, FaultKind};
 use streams::ReadFiles;
 
+use super::replica::Replica;
 use crate::random::Random;
 
 /// A stream, and the number of one of its files.
@@ -34,6 +35,10 @@ pub(super) struct StreamDisk {
     pub(super) faults: Faults,
     /// A planted bug: a write that a crash has met is carried out by the next process.
     pub(super) keeps_queue: bool,
+    /// A planted bug: a node takes over without what it had not read.
+    pub(super) stays_behind: bool,
+    /// The engine of a cluster, which has to have what the disk has done. None: there is no cluster.
+    pub(super) replica: Option<Replica>,
     random: Random,
 }
 
@@ -80,6 +85,8 @@ impl StreamDisk {
             answers: VecDeque::new(),
             faults: Faults::default(),
             keeps_queue: false,
+            stays_behind: false,
+            replica: None,
             random: Random::new(seed),
         }
     }
@@ -89,25 +96,50 @@ impl StreamDisk {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.answers.is_empty()
+        self.is_still(u64::MAX) && self.replica.as_ref().is_none_or(Replica::is_idle)
+    }
+
+    /// Nothing is left to be done without that time passes.
+    pub(super) fn is_still(&self, now_ms: u64) -> bool {
+        self.queue.is_empty()
+            && self.answers.is_empty()
+            && self.replica.as_ref().is_none_or(|replica| replica.is_still(now_ms))
     }
 
     pub(super) fn next_answer(&mut self) -> Option<Written> {
         self.answers.pop_front()
     }
 
-    /// One step of the command at the front. False: there is none.
-    pub(super) fn step(&mut self) -> bool {
+    /// One step of the command at the front, and of the engine. False: there is none.
+    pub(super) fn step(&mut self, now_ms: u64) -> bool {
+        let done = self.replica.as_mut().and_then(|replica| replica.step(now_ms));
+        let works = done.is_some();
+        let answers = done.into_iter().flatten().map(|(stream, id)| (stream, id, Ok(())));
+        self.answers.extend(answers);
+        self.step_disk() || works
+    }
+
+    fn step_disk(&mut self) -> bool {
         let Some((stream, command)) = self.queue.front().cloned() else { return false };
         match command {
             StreamCommand::Write { id, file, offset, bytes } => {
-                if let Some(result) = self.step_write((stream.0, file), offset as usize, &bytes) {
-                    self.answers.push_back((stream, id, result));
+                let name = (stream.0, file);
+                if let Some(result) = self.step_write(name, offset as usize, &bytes) {
+                    match (&mut self.replica, &result) {
+                        (Some(replica), Ok(())) => {
+                            replica.put(name, offset, &bytes, Some((stream, id)));
+                        }
+                        _ => self.answers.push_back((stream, id, result)),
+                    }
                     self.end_command();
                 }
             }
             StreamCommand::Close { file, offset, bytes } => {
-                if self.step_write((stream.0, file), offset as usize, &bytes).is_some() {
+                let name = (stream.0, file);
+                if let Some(result) = self.step_write(name, offset as usize, &bytes) {
+                    if let (Some(replica), Ok(())) = (&mut self.replica, result) {
+                        replica.put(name, offset, &bytes, None);
+                    }
                     self.end_command();
                 }
             }
@@ -118,6 +150,9 @@ impl StreamDisk {
                 }
                 _ => {
                     self.sync_directory(stream.0);
+                    if let Some(replica) = &mut self.replica {
+                        replica.remove((stream.0, file));
+                    }
                     self.end_command();
                 }
             },
@@ -200,6 +235,9 @@ impl StreamDisk {
     /// The process ends, or the power.
     pub(super) fn crash(&mut self, crash: Crash) {
         self.answers.clear();
+        if let Some(replica) = &mut self.replica {
+            replica.crash();
+        }
         self.faults = Faults::default();
         if crash == Crash::Power {
             self.lose_power();
@@ -265,6 +303,29 @@ impl StreamDisk {
     /// The directories of streams are opened: what was removed counts from now on.
     pub(super) fn open_directories(&mut self) {
         self.durable_entries = self.entries.clone();
+        let Some(replica) = &mut self.replica else { return };
+        // What it had not read when it took over, in their order.
+        let mut missed = replica.messages();
+        // The same node again, or another one.
+        if self.random.chance(50) {
+            self.entries.clear();
+        }
+        if self.stays_behind {
+            missed.truncate(self.random.below(missed.len() + 1));
+        }
+        missed.into_iter().for_each(|(name, offset, bytes)| self.copy(name, offset, &bytes));
+        self.durable_entries = self.entries.clone();
+    }
+
+    fn copy(&mut self, name: FileName, offset: u64, bytes: &[u8]) {
+        if !self.entries.contains_key(&name) {
+            self.inodes.push(Inode::default());
+            self.entries.insert(name, self.inodes.len() - 1);
+        }
+        if let Some(inode) = self.inode(name) {
+            inode.write(offset as usize, bytes);
+            inode.sync(false);
+        }
     }
 
     /// What the files of a stream have, each up to where journals say that it is durable. Others
@@ -313,10 +374,18 @@ impl StreamDisk {
         Some(&self.inodes[place].visible)
     }
 
-    /// As the medium has it.
-    pub(super) fn durable_content(&self, name: FileName) -> Option<&[u8]> {
-        let place = *self.durable_entries.get(&name)?;
-        Some(&self.inodes[place].durable)
+    /// How many bytes of a file outlive a loss of power, and in a cluster the node.
+    pub(super) fn durable_bytes(&self, name: FileName) -> u64 {
+        let place = self.durable_entries.get(&name);
+        let own = place.map_or(0, |place| self.inodes[*place].durable.len() as u64);
+        let Some(replica) = &self.replica else { return own };
+        let mut pieces = replica.pieces(name);
+        pieces.sort_unstable();
+        let behind = |end: u64, (offset, bytes): &(u64, Vec<u8>)| match *offset <= end {
+            true => end.max(offset + bytes.len() as u64),
+            false => end,
+        };
+        pieces.iter().fold(0, behind).min(own)
     }
 
     /// Of a stream, by their numbers.

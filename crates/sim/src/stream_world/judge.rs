@@ -14,14 +14,13 @@ impl World {
     pub(super) fn judge_order(&self, order: &StreamOrder) -> Result<(), String> {
         let StreamChange::Archived { stream, file, end, .. } = &order.change else { return Ok(()) };
         let Some(streams) = &self.streams else { return Ok(()) };
-        let content = streams.disk.durable_content((stream.0, *file)).unwrap_or_default();
-        match content.len() as u64 >= *end {
+        let bytes = streams.disk.durable_bytes((stream.0, *file));
+        match bytes >= *end {
             true => Ok(()),
             false => Err(format!(
                 "a journal is to release what file {file} of stream {} has below {end}, and the \
-                 medium has {} bytes of it",
-                stream.0,
-                content.len()
+                 medium has {bytes} bytes of it",
+                stream.0
             )),
         }
     }

@@ -11,6 +11,7 @@ mod operators;
 mod owner;
 mod plan;
 mod process;
+mod replica;
 mod target;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,7 @@ use crate::world::{Options, World};
 use disk::StreamDisk;
 use owner::Owner;
 pub(crate) use plan::{ConsumerPlan, StreamPlan};
+use replica::Replica;
 use target::TargetModel;
 pub(crate) use target::is_refused;
 
@@ -106,6 +108,13 @@ impl StreamWorld {
         }
         let mut disk = StreamDisk::new(random.next());
         disk.keeps_queue = options.sabotage == Some(Sabotage::LateBlock);
+        let is_clustered = match options.sabotage {
+            Some(Sabotage::LateBlock) => false,
+            Some(Sabotage::SharedFileNumbers | Sabotage::CopyBehind) => true,
+            _ => random.chance(33),
+        };
+        disk.stays_behind = options.sabotage == Some(Sabotage::CopyBehind);
+        disk.replica = is_clustered.then(|| Replica::new(random.next()));
         let mut world = Self {
             plans,
             consumers: BTreeMap::new(),
@@ -173,20 +182,21 @@ impl StreamWorld {
     }
 
     /// Nothing is left to be done without that time passes.
-    pub(crate) fn is_still(&self) -> bool {
-        self.disk.is_idle()
+    pub(crate) fn is_still(&self, now_ms: u64) -> bool {
+        self.disk.is_still(now_ms)
             && self.targets.values().all(TargetModel::is_idle)
             && self.owner.as_ref().is_none_or(|owner| owner.is_idle() && !owner.hub.has_work())
     }
 
     /// All files have what they are to have, and all outcomes are committed.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let Some(owner) = self.owner.as_ref().filter(|_| self.is_still()) else { return true };
+        let Some(owner) = &self.owner else { return true };
         let is_moved = |plan: &StreamPlan| {
             let view = owner.hub.stream_view(StreamNumber(plan.number));
             view.is_none_or(|view| view.unmoved == 0 && view.fault.is_none() && !view.is_full)
         };
-        self.is_still()
+        self.disk.is_idle()
+            && self.is_still(u64::MAX)
             && self.ending.is_empty()
             && owner.hub.is_committed()
             && self.plans.iter().all(is_moved)
@@ -215,7 +225,7 @@ impl World {
         match streams.random.below(100) {
             0..=24 => drop(self.take_news()?),
             25..=34 => self.work_hub()?,
-            35..=54 => drop(streams.disk.step()),
+            35..=54 => drop(streams.disk.step(self.now_ms)),
             55..=61 => drop(self.take_written()?),
             62..=71 => drop(self.carry_orders()?),
             72..=81 => drop(self.let_target_take()?),
@@ -423,7 +433,8 @@ impl World {
             while self.take_news()? {
                 works = true;
             }
-            while self.streams.as_mut().is_some_and(|streams| streams.disk.step()) {
+            let now_ms = self.now_ms;
+            while self.streams.as_mut().is_some_and(|streams| streams.disk.step(now_ms)) {
                 works = true;
             }
             while self.take_written()? || self.carry_orders()? {

@@ -46,6 +46,10 @@ impl World {
         let now_ms = self.now_ms;
         let Some(streams) = &mut self.streams else { return Ok(()) };
         streams.settings.epoch += 1;
+        let shares_numbers = self.options.sabotage == Some(Sabotage::SharedFileNumbers);
+        if streams.disk.replica.is_some() && !shares_numbers {
+            streams.settings.first_file = cluster::first_file_of(streams.settings.epoch.into());
+        }
         streams.settings.life = if reuses_life { 7 } else { streams.random.next() };
         let settings = streams.plans.iter().map(StreamPlan::settings).collect();
         let life = streams.settings.life;
@@ -148,6 +152,13 @@ impl StreamWorld {
             });
             let own: BTreeMap<u16, StreamFound> = own.collect();
             hub.add_stream(plan.definition(), files, &own).map_err(|error| error.to_string())?;
+        }
+        if let Some(replica) = &mut self.disk.replica {
+            let names = self.plans.iter().flat_map(|plan| {
+                let reach = reach_of(found, plan.number);
+                reach.into_keys().map(|file| (plan.number, file))
+            });
+            replica.begin(self.settings.epoch, names);
         }
         for plan in self.consumers.values() {
             let number = ConsumerNumber(plan.number);
