@@ -11,6 +11,16 @@ import pytest
 
 from broker import QUELEA, eventually
 from receiver import Receiver
+from test_cluster_directory import (  # noqa: F401
+    BASE,
+    Standby,
+    by_command,
+    cluster,
+    done,
+    has_read,
+    nats,
+    shown,
+)
 from test_cluster_view import Operated, _why_not, settled
 from wire import PUBACK, Peer, publish
 
@@ -61,21 +71,10 @@ memory_bytes_max = "16MiB"
 """
 
     def publish(self, node, first, count=PER_ROUND):
-        """With QoS 1, each acknowledged."""
-        with Peer(self.mqtt_ports[node]) as peer:
-            peer.accepted(client_id="car-7")
-            for begin in range(0, count, WINDOW):
-                part = range(begin, min(begin + WINDOW, count))
-                for at in part:
-                    payload = payload_of(first + at)
-                    peer.send(publish("cars/7", payload, qos=1, packet_id=at + 1))
-                for _ in part:
-                    peer.expect(PUBACK)
+        publish_all(self.mqtt_ports[node], first, count)
 
     def files(self, node):
-        """Files of the stream in the directory of a node, with their sizes."""
-        found = (self.directory / f"node{node + 1}/data/streams/1").glob("*.stream")
-        return {path.name: path.stat().st_size for path in found}
+        return stream_files(self.directory / f"node{node + 1}/data")
 
     def row(self, node):
         return self.ask(node, "GET", "/rules/all")
@@ -90,6 +89,25 @@ memory_bytes_max = "16MiB"
     def restart(self, node):
         self.processes.pop(f"node{node + 1}").wait()
         self.start_broker(node)
+
+
+def publish_all(port, first, count):
+    """With QoS 1, each acknowledged."""
+    with Peer(port) as peer:
+        peer.accepted(client_id="car-7")
+        for begin in range(0, count, WINDOW):
+            part = range(begin, min(begin + WINDOW, count))
+            for at in part:
+                payload = payload_of(first + at)
+                peer.send(publish("cars/7", payload, qos=1, packet_id=at + 1))
+            for _ in part:
+                peer.expect(PUBACK)
+
+
+def stream_files(data):
+    """Files of the stream in a data directory, with their sizes."""
+    found = (Path(data) / "streams/1").glob("*.stream")
+    return {path.name: path.stat().st_size for path in found}
 
 
 def payload_of(number):
@@ -192,3 +210,79 @@ def test_a_node_with_an_older_file_of_rules_does_not_become_active(lab):
         eventually(lambda: len(set(numbers(receiver))) == WINDOW, "all messages")
     finally:
         receiver.stop()
+
+
+ALONE = BASE + """
+[routing]
+file = "{dir}/rules.toml"
+target_networks = ["127.0.0.0/8"]
+memory_bytes_max = "16MiB"
+"""
+
+
+def node(nats, name):
+    return f'{ALONE}\n[cluster]\nname = "plant"\nnode = "{name}"\nservers = ["{nats}"]\n'
+
+
+def publish_to(broker, first, count=PER_ROUND):
+    publish_all(broker.port(), first, count)
+
+
+def test_streams_go_into_a_cluster_and_come_back(nats, start, tmp_path):
+    port = closed_port()
+    files = {"rules.toml": RULES.format(port=port)}
+    config = tmp_path / "cluster.toml"
+    config.write_text(node(nats, "n1").replace("{dir}", str(tmp_path)))
+    (tmp_path / "rules.toml").write_text(files["rules.toml"])
+    single = start(ALONE, files)
+    publish_to(single, 0)
+    eventually(lambda: stream_files(single.data), "a file of the stream")
+    single.terminate()
+    assert single.wait() == 0
+    done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
+    done(cluster(config, "import", single.data))
+    first = start(node(nats, "n1"), files)
+    assert stream_files(single.data).items() <= stream_files(first.data).items()
+    publish_to(first, PER_ROUND)
+    first.terminate()
+    assert first.wait() == 0
+    exported = tmp_path / "exported"
+    done(cluster(config, "export", exported))
+    again = start(ALONE, files, data=exported)
+    publish_to(again, 2 * PER_ROUND)
+    receiver = Receiver(port=port)
+    try:
+        eventually(lambda: len(set(numbers(receiver))) == 3 * PER_ROUND, "all messages")
+        assert firsts(receiver) == list(range(3 * PER_ROUND))
+    finally:
+        receiver.stop()
+
+
+def test_a_standby_is_backed_up_with_its_streams(nats, start, tmp_path):
+    port = closed_port()
+    files = {"rules.toml": RULES.format(port=port)}
+    config = tmp_path / "n1.toml"
+    config.write_text(node(nats, "n1").replace("{dir}", str(tmp_path)))
+    (tmp_path / "rules.toml").write_text(files["rules.toml"])
+    done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
+    active = start(node(nats, "n1"), files)
+    publish_to(active, 0)
+    eventually(lambda: stream_files(active.data), "a file of the stream")
+    standby = Standby(node(nats, "n2"), files)
+    try:
+        last = shown(config)["streams"][0]["last"]
+        eventually(lambda: has_read(config, "n2", last), "the standby's catching up")
+        copy = tmp_path / "copy"
+        by_command(standby, copy)
+    finally:
+        standby.stop()
+    active.kill()
+    single = start(ALONE, files, data=copy)
+    receiver = Receiver(port=port)
+    try:
+        eventually(lambda: len(set(numbers(receiver))) == PER_ROUND, "all messages")
+        assert firsts(receiver) == list(range(PER_ROUND))
+    finally:
+        receiver.stop()
+    single.terminate()
+    assert single.wait() == 0

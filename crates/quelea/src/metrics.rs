@@ -528,6 +528,9 @@ fn write_cluster(text: &mut String, figures: &ClusterFigures) {
     write("lag_bytes", gauge, help, &figures.lag.bytes);
     let help = "Age of the last message that this node has read; 0 if no message is missing.";
     write("lag_seconds", gauge, help, &figures.lag.seconds);
+    let help =
+        "Messages with files of streams that this node has not copied yet; 0 on the active node.";
+    write("stream_files_lag_messages", gauge, help, &figures.stream_files_lag);
     let help = "Takeovers by this process. A node that loses its role restarts.";
     write("takeovers_total", counter, help, &figures.takeovers);
     let help = "Times the lease of this node expired while it was active.";

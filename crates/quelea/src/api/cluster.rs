@@ -4,7 +4,7 @@ use web::axum::http::StatusCode;
 
 use super::problem::Problem;
 use super::route::{Outcome, Route};
-use super::views::{Cluster, ClusterNode, ClusterShard};
+use super::views::{Cluster, ClusterFiles, ClusterNode, ClusterShard};
 use super::{Api, json};
 use crate::cluster::{Lag, NodeStatus, Status, boot_ms};
 use crate::http::State;
@@ -57,6 +57,11 @@ fn node_of(status: &Status, node: &NodeStatus, now_ms: u64) -> ClusterNode {
         lag_bytes: worst.bytes,
         lag_seconds: worst.seconds,
         shards: shards.collect(),
+        stream_files: node.stream_files.as_ref().map(|files| ClusterFiles {
+            lag_messages: files.behind,
+            caught_up: files.is_ready,
+            fault: Some(files.detail.clone()).filter(|fault| !fault.is_empty()),
+        }),
     }
 }
 

@@ -117,6 +117,20 @@ record! {
         lag_seconds: f64,
         /// Its copy of the log of each shard.
         shards: Vec<ClusterShard>,
+        /// Its copies of the files of streams; null: the cluster stores none.
+        stream_files: Option<ClusterFiles>,
+    }
+}
+
+record! {
+    /// The copies of the files of streams on a node.
+    ClusterFiles {
+        /// Messages that it has not copied yet.
+        lag_messages: u64,
+        /// It has so few left that it can become active.
+        caught_up: bool,
+        /// The error that stops or delays it; null: none.
+        fault: Option<String>,
     }
 }
 

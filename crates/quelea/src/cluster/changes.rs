@@ -204,7 +204,7 @@ impl Watcher {
     }
 
     fn look_at_reading(&mut self, status: &Status, now_ms: u64, changes: &mut Vec<Change>) {
-        let is_whole = status.own.shards.iter().all(|shard| shard.has_caught_up);
+        let is_whole = status.own.has_caught_up();
         let follows = status.own.role == "standby";
         let (messages, bytes) = (status.read_messages, status.read_bytes);
         match &mut self.reading {

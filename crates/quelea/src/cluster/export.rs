@@ -4,13 +4,16 @@
 //! command began. So each shard has a prefix of its journal, as in a backup of a running broker.
 //! A cluster of format 1 has a stream for each shard. They are read one after the other.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use broker::ShardId;
-use cluster::{Answer, Record, RecordError, Sequence, Sequencer, Unreadable, Verdict};
+use cluster::{
+    Answer, BlockFile, ClusterId, Record, RecordError, Sequence, Sequencer, Unreadable, Verdict,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -19,10 +22,11 @@ use super::copy::{CopyContext, LocalCopy};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::files::Files;
 use super::import;
+use super::stream_files::fetch;
 use super::token;
 use base::print;
 use config::Config;
-use data::{DataDir, sync_entry};
+use data::{DataDir, StreamCopies, sync_entry};
 use tools::backup::{begin_copy, partial_of};
 use tools::log_tool;
 
@@ -57,15 +61,15 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
     };
     import::refuse_unfinished(engine).await?;
     let partial = partial_of(target)?;
-    let mut ends = Vec::new();
-    for source in &sources {
-        ends.push(last_of(engine, &source.name).await?);
-    }
     ensure!(
-        ends.iter().any(|last| *last > 0),
+        ends_of(engine, &sources).await?.iter().any(|last| *last > 0),
         "the cluster has no messages to export: no node has served it yet"
     );
     let copy = Arc::new(begin_copy(&partial)?);
+    let mut streams = StreamExport::new(engine, facts.id, copy.path());
+    // What retention deletes from here on is in the copy already.
+    streams.copy().await.context("cannot copy the files of streams")?;
+    let ends = ends_of(engine, &sources).await?;
     copy.shard_count(facts.shards, true)?;
     let durability = config.durability.with_segment_bytes(facts.segment_bytes);
     let settings = durability.journal_settings(facts.shards)?;
@@ -74,6 +78,8 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
     for (source, last) in sources.iter().zip(ends) {
         export.copy(source, last).await?;
     }
+    // Behind the ends: they have all that the journals name.
+    streams.copy().await.context("cannot copy the files of streams")?;
     let bytes = export.bytes;
     // Behind the journals: none speaks of a namespace that has no name yet.
     let files = Files::read_all(engine).await.context("cannot read the small files")?;
@@ -88,6 +94,39 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
     let (target, secs) = (target.display(), began.elapsed().as_secs_f64());
     print(format!("{report}exported to {target}: {bytes} bytes, {secs:.1} s\n").as_bytes());
     Ok(())
+}
+
+/// The files of streams, as far as they were copied.
+struct StreamExport<'a> {
+    engine: &'a Engine,
+    cluster: ClusterId,
+    copies: StreamCopies,
+    /// The next message of each file.
+    next: BTreeMap<BlockFile, Sequence>,
+}
+
+impl<'a> StreamExport<'a> {
+    fn new(engine: &'a Engine, cluster: ClusterId, directory: &Path) -> Self {
+        let (copies, next) = (StreamCopies::new(directory), BTreeMap::new());
+        Self { engine, cluster, copies, next }
+    }
+
+    async fn copy(&mut self) -> anyhow::Result<()> {
+        if !self.engine.has_blocks().await? {
+            return Ok(());
+        }
+        let mut said_at = Instant::now() + PROGRESS_INTERVAL;
+        let (files, _) = self.engine.block_files().await?;
+        for (done, file) in files.iter().enumerate() {
+            let next = self.next.entry(*file).or_insert(1);
+            *next = fetch(self.engine, self.cluster, *file, *next, &mut self.copies).await?;
+            if said_at <= Instant::now() {
+                said_at = Instant::now() + PROGRESS_INTERVAL;
+                eprintln!("quelea: export: {} of {} files of streams", done + 1, files.len());
+            }
+        }
+        Ok(self.copies.sync()?)
+    }
 }
 
 /// A stream, and the shards that are in it.
@@ -108,6 +147,14 @@ impl Source {
         let sequencer = Sequencer::of_old_stream(facts.id, shard);
         Self { name: engine.names().old_stream(shard), shards: shard..shard + 1, sequencer }
     }
+}
+
+async fn ends_of(engine: &Engine, sources: &[Source]) -> anyhow::Result<Vec<Sequence>> {
+    let mut ends = Vec::new();
+    for source in sources {
+        ends.push(last_of(engine, &source.name).await?);
+    }
+    Ok(ends)
 }
 
 async fn last_of(engine: &Engine, stream: &str) -> anyhow::Result<Sequence> {

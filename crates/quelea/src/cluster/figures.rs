@@ -46,6 +46,8 @@ pub struct ClusterFigures {
     pub takeovers: u64,
     pub suspensions: u64,
     pub appends_unknown: u64,
+    /// Messages with files of streams that this node has not copied.
+    pub stream_files_lag: u64,
 }
 
 /// All roles, as they are called on every surface.
@@ -74,6 +76,7 @@ impl ClusterFigures {
             takeovers: counts.takeovers.load(Ordering::Relaxed),
             suspensions: counts.suspensions.load(Ordering::Relaxed),
             appends_unknown: counts.appends_unknown.load(Ordering::Relaxed),
+            stream_files_lag: own.stream_files.as_ref().map_or(0, |files| files.behind),
         }
     }
 }
@@ -102,8 +105,7 @@ impl Status {
     pub(crate) fn sys_messages(&self, now_ms: u64) -> Vec<Message> {
         let standbys: Vec<&NodeStatus> =
             self.live(now_ms).filter(|node| node.role == "standby").collect();
-        let has_caught_up =
-            |node: &&&NodeStatus| node.shards.iter().all(|shard| shard.has_caught_up);
+        let has_caught_up = |node: &&&NodeStatus| node.has_caught_up();
         let lags = standbys.iter().map(|node| Lag::worst(&self.lags_of(node, now_ms)).messages);
         let values = [
             self.own.node.clone(),

@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use broker::ShardId;
-use cluster::{Answer, Cursor, Effect, LeaseAnswer, Node, Record, RequestId, Role};
+use cluster::{
+    Answer, BlockFile, BlockMessage, BlockRequest, Body, ClusterId, Cursor, Effect, LeaseAnswer,
+    Node, Record, RequestId, Role,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use storage::{Command, CommandId, Completion, FaultKind, Outcome, Step};
@@ -96,6 +99,12 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     say(&format!("reading {}", directory.display()));
     let opened = tokio::task::spawn_blocking(move || Source::open(&path, shards, segment_bytes));
     let source = opened.await.context("the reading thread stopped")??;
+    ensure!(
+        source.stream_files.is_empty() || engine.has_blocks().await?,
+        "{} has streams, and the cluster was created before it could have some: run `quelea \
+         cluster init` again, it adds what is missing",
+        directory.display()
+    );
     let revision = begin(engine).await?;
     let bytes = source.bytes();
     let records: u64 = source.journals.iter().map(|journal| journal.records).sum();
@@ -106,6 +115,7 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
         bail!(why);
     }
     let source = importer.append_all(source).await?;
+    importer.append_stream_files(&source).await?;
     importer.put_files(&source).await?;
     let done = serde_json::to_vec(&Stage::Done)?;
     match engine.put_if(IMPORT_KEY, revision, done).await? {
@@ -209,6 +219,7 @@ enum Heard {
 /// A node that appends journals and does nothing else.
 struct Importer {
     engine: Engine,
+    cluster: ClusterId,
     node: Node,
     heard: mpsc::UnboundedReceiver<Heard>,
     hear: mpsc::UnboundedSender<Heard>,
@@ -243,6 +254,7 @@ impl Importer {
         let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
         Self {
             engine: engine.clone(),
+            cluster: facts.id,
             follower: None,
             node: Node::new(settings, cursors, boot_ms()),
             heard,
@@ -348,6 +360,50 @@ impl Importer {
             }
         }
         Ok(())
+    }
+
+    /// The files of streams, as they are. What an import that was broken off has appended is the
+    /// same.
+    async fn append_stream_files(&mut self, source: &Source) -> anyhow::Result<()> {
+        let Role::Active { epoch } = *self.node.role() else { bail!("the role is lost") };
+        for own in &source.stream_files {
+            let file = BlockFile { stream: own.stream, file: own.file };
+            let mut offset = 0;
+            while offset < own.bytes {
+                let part = source.read_stream_file(own, offset)?;
+                for body in BlockMessage::all_of((self.cluster, epoch), file, offset, &part) {
+                    self.append_block(file, body).await?;
+                }
+                offset += part.len() as u64;
+                self.bytes_done += part.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    async fn append_block(&mut self, file: BlockFile, body: Body) -> anyhow::Result<()> {
+        loop {
+            let (engine, body) = (self.engine.clone(), body.clone());
+            let asked = async move { engine.ask_blocks(BlockRequest::Append { file, body }).await };
+            let mut asked = std::pin::pin!(asked);
+            let answer = loop {
+                tokio::select! {
+                    answer = &mut asked => break answer,
+                    turned = self.turn("appends files of streams") => turned?,
+                }
+            };
+            match answer {
+                Answer::Appended(_) => return Ok(()),
+                Answer::NoSpace(why) => bail!(
+                    "the engine has no space: {why}; give the NATS servers more, and run this again"
+                ),
+                answer => say(&format!("the engine accepts no writes at present: {answer:?}")),
+            }
+            let again_at = Instant::now() + RETRY_DELAY;
+            while Instant::now() < again_at {
+                self.turn("waits for the engine").await?;
+            }
+        }
     }
 
     /// The small files, as a node that is active writes them, and the token of the API.

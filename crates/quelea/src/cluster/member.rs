@@ -692,12 +692,7 @@ impl Loop {
         }
         let status = self.member.status();
         let live: Vec<&NodeStatus> = status.live(boot_ms()).collect();
-        let fit = |node: &NodeStatus| {
-            let has_files = node.stream_files.as_ref().is_none_or(|files| files.is_ready);
-            node.role == "standby"
-                && has_files
-                && node.shards.iter().all(|shard| shard.has_caught_up)
-        };
+        let fit = |node: &NodeStatus| node.role == "standby" && node.has_caught_up();
         let chosen = match &to {
             Some(name) if *name == status.own.node => {
                 return refuse(format!("'{name}' is active already"));

@@ -14,6 +14,7 @@ use super::connect::WaitReason;
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
 use super::lag::{Lag, writer_among};
+use super::stream_files::StreamFilesStatus;
 use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
 use super::{connect, export, import};
 use crate::commands::serve::ServeArgs;
@@ -214,12 +215,16 @@ async fn status(engine: &Engine, as_json: bool) -> anyhow::Result<()> {
     let name = engine.names().stream();
     let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await?;
     let stream = stream_of(name, &info);
+    let name = engine.names().blocks();
+    // A cluster of an earlier version has none.
+    let blocks = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await.ok();
+    let blocks = blocks.map(|info| stream_of(name, &info));
     let shown = Shown {
         active: lease.as_ref().map(|lease| lease.holder.node.clone()),
         epoch: lease.as_ref().map_or(0, |lease| lease.epoch),
         is_released: lease.as_ref().is_some_and(|lease| lease.is_released),
         nodes: with_lags(nodes, stream.last),
-        streams: vec![stream],
+        streams: [stream].into_iter().chain(blocks).collect(),
     };
     let text = match as_json {
         true => format!("{}\n", serde_json::to_string_pretty(&shown)?),
@@ -283,7 +288,7 @@ fn table(shown: &Shown) -> String {
     text.push_str(
         "\nstream                      leader        last message        bytes  replicas\n",
     );
-    for stream in &shown.streams {
+    for (place, stream) in shown.streams.iter().enumerate() {
         text.push_str(&format!(
             "{:27} {:12} {:13} {:12}  {} of {} current\n",
             stream.name,
@@ -293,6 +298,10 @@ fn table(shown: &Shown) -> String {
             stream.replicas_current,
             stream.replicas
         ));
+        if place > 0 {
+            shown.nodes.iter().for_each(|node| text.push_str(&files_line(&node.status)));
+            continue;
+        }
         for node in shown.nodes.iter().filter(|node| !node.lags.is_empty()) {
             let Lag { messages, bytes, seconds } = node.lag;
             text.push_str(&format!(
@@ -302,6 +311,18 @@ fn table(shown: &Shown) -> String {
         }
     }
     text
+}
+
+/// How a node's copies of the files of streams are.
+fn files_line(status: &NodeStatus) -> String {
+    let Some(StreamFilesStatus { behind, detail, .. }) = &status.stream_files else {
+        return format!("  {:25} does not copy them: restart the node\n", status.node);
+    };
+    if status.role == "active" && detail.is_empty() {
+        return String::new();
+    }
+    let separator = if detail.is_empty() { "" } else { ": " };
+    format!("  {:25} lag {behind} messages{separator}{detail}\n", status.node)
 }
 
 /// The nodes that run.

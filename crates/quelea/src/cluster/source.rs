@@ -1,6 +1,9 @@
 //! The data directory of a broker without a cluster, as the writes of its journals: what
 //! `quelea cluster import` appends to the stream.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +16,7 @@ use storage::{
 use crate::api::token;
 use config::TOKEN_FILE;
 use data::MARK_FILE;
-use data::{DataDir, JournalFiles};
+use data::{DataDir, JournalFiles, StreamFile};
 
 /// Bytes of one write. A writer splits it into messages.
 const WRITE_BYTES_MAX: usize = 1 << 20;
@@ -23,10 +26,12 @@ pub(super) struct Source {
     pub(super) journals: Vec<SourceJournal>,
     /// By name; contents as nodes write them.
     pub(super) files: Vec<(&'static str, Vec<u8>)>,
+    /// Files of streams.
+    pub(super) stream_files: Vec<StreamFile>,
     /// Of the API, if it was on.
     pub(super) token: Option<String>,
     /// Keeps the lock.
-    _data: DataDir,
+    data: DataDir,
 }
 
 /// One journal.
@@ -74,17 +79,26 @@ impl Source {
             bail!("the data directory is incomplete:\n{}", faults.join("\n"));
         }
         let files = data.files_for_cluster().with_context(named)?;
+        let stream_files = StreamFile::all_in(path).with_context(named)?;
         let token = token::known(&path.join(TOKEN_FILE))?;
         let journals =
             (0..shards).map(|shard| SourceJournal::open(&data, shard, shards, segment_bytes));
         let journals = journals.collect::<anyhow::Result<_>>()?;
-        Ok(Self { journals, files, token, _data: data })
+        Ok(Self { journals, files, stream_files, token, data })
     }
 
     /// Of all journals.
     pub(super) fn bytes(&self) -> u64 {
         let all = self.journals.iter().flat_map(|journal| &journal.segments);
-        all.map(|(_, bytes)| u64::from(*bytes)).sum()
+        let of_journals: u64 = all.map(|(_, bytes)| u64::from(*bytes)).sum();
+        of_journals + self.stream_files.iter().map(|file| file.bytes).sum::<u64>()
+    }
+
+    /// A part of a file of a stream.
+    pub(super) fn read_stream_file(&self, file: &StreamFile, offset: u64) -> io::Result<Vec<u8>> {
+        let mut part = vec![0; WRITE_BYTES_MAX.min((file.bytes - offset) as usize)];
+        File::open(file.path_in(self.data.path()))?.read_exact_at(&mut part, offset)?;
+        Ok(part)
     }
 }
 

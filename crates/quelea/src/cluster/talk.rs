@@ -42,6 +42,12 @@ pub(crate) struct NodeStatus {
 }
 
 impl NodeStatus {
+    /// It has read what there was when it began, and has the files of streams.
+    pub(super) fn has_caught_up(&self) -> bool {
+        let has_files = self.stream_files.as_ref().is_none_or(|files| files.is_ready);
+        has_files && self.shards.iter().all(|shard| shard.has_caught_up)
+    }
+
     /// What should fit of all nodes.
     pub(super) fn to_compare(&self) -> Facts {
         let Self { node, version, config, .. } = self;
