@@ -7,9 +7,9 @@
 //! crc u32     CRC-32C of all before
 //! ```
 //!
-//! All numbers are little-endian. A file is written by one active node only, as its number names the
-//! epoch ([`first_file_of`]). So a message that arrives twice, late or out of order is harmless:
-//! what it says of its file is true for ever.
+//! All numbers are little-endian. A file is written by one active node only, as its number names
+//! the epoch ([`first_file_of`]). So a message that arrives twice, late or out of order is
+//! harmless: what it says of its file is true for ever.
 
 use storage::checksum;
 

@@ -12,8 +12,8 @@
 //!
 //! The journal decides what counts: it states how far each file reaches, and its stream is fenced.
 //! A file has one writer, see [`crate::first_file_of`]. So what is not answered is appended again
-//! until it is: a copy changes nothing. What a former active node left behind without a journal that
-//! names it is an orphan ([`Replication::orphans`]).
+//! until it is: a copy changes nothing. What a former active node left behind, and no journal
+//! names, is an orphan ([`Replication::remove_orphans`]).
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -119,8 +119,8 @@ impl Replication {
         self.tasks.push_back(Task::Remove { request, asked: None });
     }
 
-    /// Removes files that no journal names. `found`: what the engine has. Files of a later epoch are
-    /// somebody else's.
+    /// Removes files that no journal names. `found`: what the engine has. Files of a later epoch
+    /// are somebody else's.
     pub fn remove_orphans(&mut self, found: impl IntoIterator<Item = BlockFile>) {
         for file in found {
             let is_orphan = epoch_of(file.file) <= self.of.1 && !self.files.contains(&file);

@@ -1,5 +1,5 @@
-//! Messages of a cluster's two streams: an input is a message without its checksum, which is added, so
-//! that changes come as far as the content.
+//! Messages of a cluster's two streams: an input is a message without its checksum, which is added,
+//! so that changes come as far as the content.
 
 use cluster::{
     BlockMessage, Body, CELL, Content, Cursor, Message, Piece, Sequencer, ShardId, Verdict,

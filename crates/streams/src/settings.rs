@@ -9,8 +9,8 @@ pub struct HubSettings {
     pub life: u64,
     /// Of the owner, in the blocks that it writes. Grows with each one.
     pub epoch: u32,
-    /// Files that this owner makes have at least this number. Above those of all owners before whose
-    /// writes may still arrive: in a cluster. Default 0.
+    /// Files that this owner makes have at least this number. In a cluster it is above those of
+    /// all owners before, whose writes may still arrive. Default 0.
     pub first_file: u64,
     /// Bytes of records in memory, of all streams. Above a half all that may go into files does,
     /// and what is in files is read from there. Policy: above it publishers are to be paused

@@ -19,7 +19,6 @@ use storage::{Command, Completion};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::End;
 use super::acting::{Acting, boot_ms};
 use super::changes::{Notifier, Watcher};
 use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenJournal};
@@ -29,6 +28,7 @@ use super::files::{Files, NotTaken, PutFile};
 use super::placement::place_leaders;
 use super::stream_files::ClusterStreamFiles;
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
+use super::{AbortOnPanic, End};
 use crate::run::StreamsHandle;
 use data::DataDir;
 
@@ -224,15 +224,6 @@ pub(crate) fn start(
         runtime.block_on(looped.run());
     })?;
     Ok((member, turns, turned))
-}
-
-/// A broker whose member has gone would wait for ever.
-pub(super) struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        std::process::abort();
-    }
 }
 
 /// A role that was taken over, without the small files yet.

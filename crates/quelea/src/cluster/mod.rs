@@ -221,6 +221,15 @@ pub(crate) enum End {
     Failed(String),
 }
 
+/// Of threads without which the broker would wait for ever.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
 /// Ends a process that stops; after a switchover it begins again.
 pub(crate) fn end(member: &Member) -> ! {
     if let Some(to) = member.successor.get() {

@@ -1,5 +1,5 @@
-//! The files of MQTT streams in a cluster: the active node appends what it writes to a second stream
-//! of the engine, the others copy them from there.
+//! The files of MQTT streams in a cluster: the active node appends what it writes to a second
+//! stream of the engine, the others copy them from there.
 //!
 //! A thread of its own, so that neither the lease nor the journals wait for these bytes. Who may
 //! write what is decided in `cluster::replication`; which files count, by the journals.
@@ -101,7 +101,7 @@ impl ClusterStreamFiles {
             .build()
             .context("cannot start the runtime for files of streams")?;
         std::thread::Builder::new().name("stream files".into()).spawn(move || {
-            let _guard = super::member::AbortOnPanic;
+            let _guard = super::AbortOnPanic;
             runtime.block_on(Loop::new(engine, cluster, copies, applied, board).run(ordered));
         })?;
         Ok(own)
@@ -203,8 +203,8 @@ impl Board {
     }
 }
 
-/// The copies of a data directory, and up to which message they are. What is not of this cluster, or
-/// has no mark, is read again.
+/// The copies of a data directory, and up to which message they are. What is not of this cluster,
+/// or has no mark, is read again.
 fn open_copies(
     cluster: ClusterId,
     directory: &std::path::Path,
@@ -440,7 +440,7 @@ impl Loop {
             _ => return,
         };
         if last < before {
-            // What is in the files was in the engine: it has lost it, or this is another life of it.
+            // What is in the files was in the engine: it has lost it, or this is another one.
             self.board.set_detail(
                 "the engine has fewer messages than this node has copied: NATS lost messages, or \
                  its stream was created again; the files are read again",

@@ -37,7 +37,7 @@ pub(super) struct StreamDisk {
     pub(super) keeps_queue: bool,
     /// A planted bug: a node takes over without what it had not read.
     pub(super) stays_behind: bool,
-    /// The engine of a cluster, which has to have what the disk has done. None: there is no cluster.
+    /// The engine of a cluster, which has to have what the disk has done. None: no cluster.
     pub(super) replica: Option<Replica>,
     random: Random,
 }

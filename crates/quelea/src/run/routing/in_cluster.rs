@@ -59,9 +59,8 @@ impl InCluster {
             streams.chain(rules.map(|(name, _)| format!("rule '{name}'"))).collect();
         ensure!(
             self.removes_undefined || missing.is_empty(),
-            "routing.file of this node does not define {}, which the cluster has: use the same \
-             file on all nodes; or, to remove it with all that is stored, set \
-             routing.remove_undefined",
+            "routing.file of this node does not define {}: use the same file on all nodes, or set \
+             routing.remove_undefined to delete it",
             missing.join(", ")
         );
         Ok(())
