@@ -1,7 +1,9 @@
 """Streams and rules in a cluster: they move with the active node, and nothing is lost on the way."""
 
+import json
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -59,9 +61,20 @@ class Routed(Operated):
 
     port = 0
 
+    def rules(self):
+        return RULES.format(port=self.port)
+
+    def rules_path(self, node):
+        return self.directory / f"node{node + 1}" / "rules.toml"
+
+    def engine_bytes(self):
+        command = [QUELEA, "cluster", "status", "--json", "--config", self.config_path(0)]
+        ran = subprocess.run(map(str, command), capture_output=True, check=True)
+        return json.loads(ran.stdout)["streams"][1]["bytes"]
+
     def broker_config(self, node):
-        path = self.directory / f"node{node + 1}" / "rules.toml"
-        path.write_text(RULES.format(port=self.port))
+        path = self.rules_path(node)
+        path.write_text(self.rules())
         # Room in the logs for what is in no file yet.
         return super().broker_config(node) + f"""
 [routing]
@@ -165,6 +178,53 @@ def test_what_was_acknowledged_reaches_the_target_whichever_node_is_killed(lab):
     eventually(lambda: lab.row(active)["lag_messages"] == 0, "the last outcome")
     for node in set(range(NODES)) - {active}:
         eventually(lambda node=node: lab.files(node) == lab.files(active), "the same files")
+
+
+def test_a_node_that_was_paused_sends_nothing_behind_its_successor(lab):
+    receiver = Receiver(answers=lambda body: 503, port=lab.port)
+    try:
+        paused = settled(lab)
+        lab.publish(paused, 0)
+        lab.send(f"node{paused + 1}", signal.SIGSTOP)
+        active = eventually(
+            lambda: next((it for it in range(NODES) if it != paused and serves(lab, it)), None),
+            "another active node",
+        )
+        lab.publish(active, PER_ROUND)
+        receiver.answers = lambda body: 200
+        eventually(lambda: len(set(numbers(receiver))) == 2 * PER_ROUND, "all messages")
+        assert firsts(receiver) == list(range(2 * PER_ROUND))
+        lab.send(f"node{paused + 1}", signal.SIGCONT)
+        settled(lab)
+        assert firsts(receiver) == list(range(2 * PER_ROUND))
+    finally:
+        receiver.stop()
+
+
+def serves(lab, node):
+    state = lab.readiness(node)
+    return state is not None and state[0] == 200
+
+
+def test_what_retention_deletes_goes_from_the_engine(lab):
+    active = settled(lab)
+    for node in range(NODES):
+        limited = lab.rules().replace("file_bytes", 'bytes_max = "2MiB"\nfile_bytes')
+        lab.rules_path(node).write_text(limited)
+        lab.send(f"node{node + 1}", signal.SIGHUP)
+    eventually(lambda: lab.ask(active, "GET", "/streams/cars")["bytes_max"] == 2 << 20, "the reload")
+    for first in range(0, 3 * PER_ROUND, PER_ROUND):
+        lab.publish(active, first)
+    eventually(lambda: lab.row(active)["sum"]["dropped_retention"] > PER_ROUND, "retention")
+    eventually(lambda: lab.engine_bytes() < 6 << 20, "a smaller stream of the engine")
+    eventually(lambda: lab.row(active)["sum"]["stored"] == 3 * PER_ROUND, "all stored")
+    receiver = Receiver(port=lab.port)
+    try:
+        eventually(lambda: lab.row(active)["lag_messages"] == 0, "the rest")
+        left = 3 * PER_ROUND - lab.row(active)["sum"]["dropped_retention"]
+        assert firsts(receiver) == list(range(3 * PER_ROUND - left, 3 * PER_ROUND))
+    finally:
+        receiver.stop()
 
 
 def test_an_empty_node_gets_all_files_before_it_is_active(lab):

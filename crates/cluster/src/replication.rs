@@ -331,7 +331,9 @@ mod tests {
     #[test]
     fn no_more_are_under_way_than_the_limit() {
         let mut own = replication(&[]);
-        (0..10).for_each(|at| drop(own.put(OWN, at, b"x")));
+        for at in 0..10 {
+            own.put(OWN, at, b"x");
+        }
         let requests = asked(&mut own, 0);
         assert_eq!(requests.len(), APPENDS_MAX);
         own.on_answer(requests[1].0, Answer::Appended(1), 0);
