@@ -24,8 +24,9 @@ pub struct BlockFile {
     pub file: u64,
 }
 
-/// Bytes of a file. A longer write is several messages.
-pub const BLOCK_BYTES_MAX: usize = 256 << 10;
+/// Bytes of a file. A longer write is several messages. Above this an engine's cost per byte does
+/// not fall any more, and a reader's memory grows.
+pub const BLOCK_BYTES_MAX: usize = 64 << 10;
 
 /// The least number of a file that the active node of this epoch makes.
 pub const fn first_file_of(epoch: u64) -> u64 {

@@ -22,8 +22,8 @@ use crate::effect::{Answer, Body, RequestId, Sequence};
 use crate::wire::ClusterId;
 use crate::writer::RETRY_MS;
 
-/// Appends under way. A write of the files is up to three messages.
-const APPENDS_MAX: usize = 4;
+/// Appends under way. A write of the files is about eight messages.
+const APPENDS_MAX: usize = 8;
 
 /// What is asked of the second stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn no_more_are_under_way_than_the_limit() {
         let mut own = replication(&[]);
-        for at in 0..10 {
+        for at in 0..20 {
             own.put(OWN, at, b"x");
         }
         let requests = asked(&mut own, 0);

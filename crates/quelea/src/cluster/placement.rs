@@ -1,4 +1,4 @@
-//! Where the stream and the bucket are led: not beside the active node, so that the loss of its
+//! Where the streams and the bucket are led: not beside the active node, so that the loss of its
 //! machine needs no election of NATS before another node can take over.
 
 use std::time::Duration;
@@ -33,7 +33,7 @@ async fn move_one_leader(engine: Engine) {
     let own = engine.client().server_info().server_name;
     let names = engine.names();
     // The lease first: a takeover begins with it.
-    for stream in [names.bucket_stream(), names.stream()] {
+    for stream in [names.bucket_stream(), names.stream(), names.blocks()] {
         let Ok(info) = engine.api(&format!("STREAM.INFO.{stream}"), Value::Null).await else {
             return;
         };

@@ -604,11 +604,17 @@ impl Loop {
 
     async fn read_to_end(&mut self, applied: Sequence) -> anyhow::Result<()> {
         let last = last_of(&self.engine).await?;
-        let mut next = applied + 1;
+        let (mut next, mut until) = (applied + 1, Instant::now() + COMPLETE_MAX);
         while next <= last {
-            let Some((sequence, body)) = self.engine.block_from(None, next).await? else { break };
-            apply(&mut self.copies, self.cluster, &body)?;
-            next = sequence + 1;
+            match self.engine.block_from(None, next).await {
+                Ok(None) => break,
+                Ok(Some((sequence, body))) => {
+                    apply(&mut self.copies, self.cluster, &body)?;
+                    (next, until) = (sequence + 1, Instant::now() + COMPLETE_MAX);
+                }
+                Err(error) if until <= Instant::now() => return Err(error.into()),
+                Err(_) => tokio::time::sleep(COMPLETE_INTERVAL).await,
+            }
         }
         Ok(())
     }
@@ -663,16 +669,17 @@ pub(super) async fn fetch(
     Ok(next)
 }
 
-/// Messages that wait for the thread, of up to 256 KiB.
-const FOLLOWED_MAX: usize = 32;
+/// Messages that wait for the thread, of up to 64 KiB.
+const FOLLOWED_MAX: usize = 128;
 
 /// A standby that lacks more messages does not become active: it would serve nobody meanwhile.
-const BEHIND_MAX: u64 = 64;
+const BEHIND_MAX: u64 = 256;
 
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
 const TIDY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a takeover asks for a file that is not complete in the engine, and how often.
-const COMPLETE_MAX: Duration = Duration::from_secs(10);
+/// How long a takeover asks for what the engine does not give, and how often. The engine may have to
+/// elect a leader.
+const COMPLETE_MAX: Duration = Duration::from_secs(20);
 const COMPLETE_INTERVAL: Duration = Duration::from_millis(200);
