@@ -14,12 +14,17 @@ class Receiver:
         self.lock = threading.Lock()
         self.got = []
         self.requests = 0
+        self.is_stopped = False
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
+                # A connection may outlive the server.
+                if receiver.is_stopped:
+                    self.close_connection = True
+                    return
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 status = receiver.answers(body)
                 with receiver.lock:
@@ -53,5 +58,6 @@ class Receiver:
             return [body.decode() for _, body in self.got]
 
     def stop(self):
+        self.is_stopped = True
         self.server.shutdown()
         self.server.server_close()

@@ -60,6 +60,8 @@ class Routed(Operated):
     """Nodes with one rule, whose target has a port that nothing listens on at first."""
 
     port = 0
+    # Numbers of messages, which no test uses again.
+    next = 0
 
     def rules(self):
         return RULES.format(port=self.port)
@@ -83,8 +85,11 @@ target_networks = ["127.0.0.0/8"]
 memory_bytes_max = "16MiB"
 """
 
-    def publish(self, node, first, count=PER_ROUND):
+    def publish(self, node, count=PER_ROUND):
+        """Returns the numbers."""
+        first, self.next = self.next, self.next + count
         publish_all(self.mqtt_ports[node], first, count)
+        return list(range(first, self.next))
 
     def files(self, node):
         return stream_files(self.directory / f"node{node + 1}/data")
@@ -134,24 +139,34 @@ def closed_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture
-def lab(tmp_path):
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
     if why := _why_not():
         print(why)
         pytest.skip(why)
-    with Routed(tmp_path / "lab", QUELEA, shards=2) as lab:
+    directory = tmp_path_factory.mktemp("cluster-streams")
+    with Routed(directory / "lab", QUELEA, shards=2) as lab:
         lab.port = closed_port()
         lab.start()
         yield lab
-    shutil.rmtree(tmp_path / "lab", ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
-def numbers(receiver):
-    return [int(payload.split(".")[0]) for payload in receiver.payloads()]
+def numbers(receiver, first=0):
+    """What the target got, from this number on: a takeover may send earlier ones again."""
+    found = (int(payload.split(".")[0]) for payload in receiver.payloads())
+    return [number for number in found if number >= first]
 
 
-def firsts(receiver):
-    return list(dict.fromkeys(numbers(receiver)))
+def firsts(receiver, first=0):
+    return list(dict.fromkeys(numbers(receiver, first)))
+
+
+def awaited(receiver, published):
+    """Returns when the target has all of these, the first copies in order."""
+    first = published[0]
+    eventually(lambda: len(set(numbers(receiver, first))) == len(published), "all messages")
+    assert firsts(receiver, first) == published
 
 
 def kill(lab, node):
@@ -159,18 +174,17 @@ def kill(lab, node):
 
 
 def test_what_was_acknowledged_reaches_the_target_whichever_node_is_killed(lab):
-    for first in range(0, 3 * PER_ROUND, PER_ROUND):
+    published = []
+    for _ in range(3):
         active = settled(lab)
-        lab.publish(active, first)
+        published += lab.publish(active)
         eventually(lambda: lab.files(active), "a file of the stream")
         kill(lab, active)
-        eventually(lambda: lab.active() not in (None, active), "another active node")
         lab.restart(active)
+    # Another node is about to be active, and has not met the target yet.
     receiver = Receiver(port=lab.port)
     try:
-        count = 3 * PER_ROUND
-        eventually(lambda: len(set(numbers(receiver))) == count, "all messages")
-        assert firsts(receiver) == list(range(count))
+        awaited(receiver, published)
     finally:
         receiver.stop()
     active = settled(lab)
@@ -184,26 +198,18 @@ def test_a_node_that_was_paused_sends_nothing_behind_its_successor(lab):
     receiver = Receiver(answers=lambda body: 503, port=lab.port)
     try:
         paused = settled(lab)
-        lab.publish(paused, 0)
+        published = lab.publish(paused)
         lab.send(f"node{paused + 1}", signal.SIGSTOP)
-        active = eventually(
-            lambda: next((it for it in range(NODES) if it != paused and serves(lab, it)), None),
-            "another active node",
-        )
-        lab.publish(active, PER_ROUND)
         receiver.answers = lambda body: 200
-        eventually(lambda: len(set(numbers(receiver))) == 2 * PER_ROUND, "all messages")
-        assert firsts(receiver) == list(range(2 * PER_ROUND))
+        others = set(range(NODES)) - {paused}
+        active = eventually(lambda: [it for it in others if serves(lab, it)], "a takeover")[0]
+        published += lab.publish(active)
+        awaited(receiver, published)
         lab.send(f"node{paused + 1}", signal.SIGCONT)
         settled(lab)
-        assert firsts(receiver) == list(range(2 * PER_ROUND))
+        assert firsts(receiver, published[0]) == published
     finally:
         receiver.stop()
-
-
-def oldest_file(files):
-    """How many files its node made before it; -1: there is none."""
-    return min((int(name.split(".")[0]) % 1_000_000_000 for name in files), default=-1)
 
 
 def serves(lab, node):
@@ -211,34 +217,12 @@ def serves(lab, node):
     return state is not None and state[0] == 200
 
 
-def test_what_retention_deletes_goes_from_the_engine(lab):
-    active = settled(lab)
-    for node in range(NODES):
-        limited = lab.rules().replace("file_bytes", 'bytes_max = "2MiB"\nfile_bytes')
-        lab.rules_path(node).write_text(limited)
-        lab.send(f"node{node + 1}", signal.SIGHUP)
-    eventually(lambda: lab.ask(active, "GET", "/streams/cars")["bytes_max"] == 2 << 20, "the reload")
-    for first in range(0, 3 * PER_ROUND, PER_ROUND):
-        lab.publish(active, first)
-    eventually(lambda: oldest_file(lab.files(active)) > 0, "retention")
-    eventually(lambda: lab.engine_bytes() < 6 << 20, "a smaller stream of the engine")
-    eventually(lambda: lab.row(active)["sum"]["stored"] == 3 * PER_ROUND, "all stored")
-    receiver = Receiver(port=lab.port)
-    try:
-        eventually(lambda: lab.row(active)["lag_messages"] == 0, "the rest")
-        found = firsts(receiver)
-        assert found == sorted(found)
-        assert len(found) + lab.row(active)["sum"]["dropped_retention"] == 3 * PER_ROUND
-    finally:
-        receiver.stop()
-
-
 def test_an_empty_node_gets_all_files_before_it_is_active(lab):
     receiver = Receiver(port=lab.port)
     try:
         active = settled(lab)
-        lab.publish(active, 0)
-        eventually(lambda: len(numbers(receiver)) == PER_ROUND, "all messages")
+        published = lab.publish(active)
+        awaited(receiver, published)
         eventually(lambda: len(lab.files(active)) > 1, "files of the stream")
         empty = next(node for node in range(NODES) if node != active)
         kill(lab, empty)
@@ -249,31 +233,54 @@ def test_an_empty_node_gets_all_files_before_it_is_active(lab):
         assert lab.switch_over(empty) == 0
         eventually(lambda: lab.active() == empty, "the switchover")
         settled(lab)
-        before = len(numbers(receiver))
+        eventually(lambda: lab.row(empty)["lag_messages"] == 0, "the last outcome")
+        before = len(receiver.payloads())
         run = lab.row(empty)["run"]
         assert lab.ask(empty, "POST", "/rules/all/seek", body={"to": "beginning"})["run"] == run + 1
-        eventually(lambda: len(numbers(receiver)) >= before + PER_ROUND, "all messages again")
-        assert numbers(receiver)[before:] == list(range(PER_ROUND))
-        # What retention has deleted goes from the engine, and so from the other nodes.
-        found = lab.ask(empty, "GET", "/streams/cars")
-        assert found["stored_messages"] == PER_ROUND
+        # All that the cluster has stored since it began.
+        eventually(lambda: len(receiver.payloads()) >= before + lab.next, "all messages again")
+        assert numbers(receiver)[before:] == list(range(lab.next))
+        assert lab.ask(empty, "GET", "/streams/cars")["stored_messages"] == lab.next
     finally:
         receiver.stop()
 
 
 def test_a_node_with_an_older_file_of_rules_does_not_become_active(lab):
     active = settled(lab)
-    lab.publish(active, 0, WINDOW)
+    published = lab.publish(active, WINDOW)
     older = next(node for node in range(NODES) if node != active)
-    path = lab.directory / f"node{older + 1}" / "rules.toml"
-    path.write_text(path.read_text().split("[[rules]]")[0])
-    assert lab.switch_over(older) != 0
-    eventually(lambda: "does not define rule 'all'" in lab.log(older), "the refusal")
-    served = eventually(lambda: (lab.active(),) if lab.active() is not None else None)[0]
-    assert served != older
+    path = lab.rules_path(older)
+    path.write_text(lab.rules().split("[[rules]]")[0])
     receiver = Receiver(port=lab.port)
     try:
-        eventually(lambda: len(set(numbers(receiver))) == WINDOW, "all messages")
+        assert lab.switch_over(older) != 0
+        eventually(lambda: "does not define rule 'all'" in lab.log(older), "the refusal")
+        served = eventually(lambda: (lab.active(),) if lab.active() is not None else None)[0]
+        assert served != older
+        path.write_text(lab.rules())
+        awaited(receiver, published)
+    finally:
+        receiver.stop()
+
+
+def test_what_retention_deletes_goes_from_the_engine(lab):
+    active = settled(lab)
+    eventually(lambda: lab.row(active)["lag_messages"] == 0, "the last outcome")
+    dropped = lab.row(active)["sum"]["dropped_retention"]
+    for node in range(NODES):
+        limited = lab.rules().replace("file_bytes", 'bytes_max = "2MiB"\nfile_bytes')
+        lab.rules_path(node).write_text(limited)
+        lab.send(f"node{node + 1}", signal.SIGHUP)
+    eventually(lambda: lab.ask(active, "GET", "/streams/cars")["bytes_max"] == 2 << 20, "the reload")
+    published = [number for _ in range(3) for number in lab.publish(active)]
+    eventually(lambda: lab.engine_bytes() < 6 << 20, "a smaller stream of the engine")
+    receiver = Receiver(port=lab.port)
+    try:
+        eventually(lambda: lab.row(active)["lag_messages"] == 0, "the rest")
+        found = firsts(receiver, published[0])
+        assert found == sorted(found)
+        dropped = lab.row(active)["sum"]["dropped_retention"] - dropped
+        assert len(found) + dropped == len(published)
     finally:
         receiver.stop()
 
@@ -314,10 +321,10 @@ def test_streams_go_into_a_cluster_and_come_back(nats, start, tmp_path):
     assert first.wait() == 0
     exported = tmp_path / "exported"
     done(cluster(config, "export", exported))
-    again = start(ALONE, files, data=exported)
-    publish_to(again, 2 * PER_ROUND)
     receiver = Receiver(port=port)
     try:
+        again = start(ALONE, files, data=exported)
+        publish_to(again, 2 * PER_ROUND)
         eventually(lambda: len(set(numbers(receiver))) == 3 * PER_ROUND, "all messages")
         assert firsts(receiver) == list(range(3 * PER_ROUND))
     finally:
@@ -343,12 +350,10 @@ def test_a_standby_is_backed_up_with_its_streams(nats, start, tmp_path):
     finally:
         standby.stop()
     active.kill()
-    single = start(ALONE, files, data=copy)
     receiver = Receiver(port=port)
     try:
+        start(ALONE, files, data=copy)
         eventually(lambda: len(set(numbers(receiver))) == PER_ROUND, "all messages")
         assert firsts(receiver) == list(range(PER_ROUND))
     finally:
         receiver.stop()
-    single.terminate()
-    assert single.wait() == 0
