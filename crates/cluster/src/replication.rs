@@ -255,8 +255,12 @@ impl Replication {
         self.tasks.is_empty()
     }
 
-    /// When [`Replication::work`] has something to do, if nothing else happens.
+    /// When [`Replication::work`] has something to do, if nothing else happens: what is under way
+    /// is answered.
     pub fn next_deadline(&self) -> Option<u64> {
+        if self.under_way() > 0 {
+            return None;
+        }
         let waits = self.tasks.front().is_some_and(|task| match task {
             Task::Put { parts, .. } => parts.iter().any(|part| part.sent == Sent::Not),
             Task::Remove { asked, .. } => asked.is_none(),
@@ -334,8 +338,9 @@ mod tests {
         for at in 0..20 {
             own.put(OWN, at, b"x");
         }
+        assert_eq!(own.next_deadline(), Some(0));
         let requests = asked(&mut own, 0);
-        assert_eq!(requests.len(), APPENDS_MAX);
+        assert_eq!((requests.len(), own.next_deadline()), (APPENDS_MAX, None));
         own.on_answer(requests[1].0, Answer::Appended(1), 0);
         assert_eq!(asked(&mut own, 0).len(), 1);
     }
