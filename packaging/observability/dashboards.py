@@ -326,12 +326,73 @@ NAMESPACES = [
     ]),
 ]
 
+ROUTING = [
+    ("", [
+        stat("Messages delivered", "ops",
+             'sum(rate(quelea_rule_messages_total{$i,outcome="delivered"}[$r]))'),
+        stat("Lag", "short",
+             "sum(quelea_rule_pending_messages{$i}) + sum(quelea_rule_in_flight_messages{$i})"),
+        stat("Longest lag", "s", "max(quelea_rule_lag_seconds{$i})"),
+        stat("Rules on probation", "short", 'sum(quelea_rule_state{$i,state="probation"})', red=1),
+        stat("Not delivered, 1 h", "short",
+             "sum(increase(quelea_rule_messages_total"
+             '{$i,outcome=~"dead_lettered|given_up|dropped_.*"}[1h]))', red=1),
+        stat("Streams full or failed", "short",
+             "sum(quelea_stream_full{$i}) + sum(quelea_stream_write_fault{$i})", red=1),
+    ]),
+    ("Streams", [
+        graph("Messages stored", "ops",
+              ("sum by (stream) (rate(quelea_stream_stored_messages_total{$i}[$r]))", "{{stream}}")),
+        graph("Messages in files and in the log", "short",
+              ("sum by (stream) (quelea_stream_file_messages{$i})", "{{stream}} files"),
+              ("sum by (stream) (quelea_stream_log_messages{$i})", "{{stream}} log")),
+        graph("Bytes of files", "bytes",
+              ("sum by (stream) (quelea_stream_file_bytes{$i})", "{{stream}}")),
+        graph("Memory of messages that are in no file yet", "bytes",
+              ("quelea_streams_memory_bytes{$i}", "{{instance}}")),
+        graph("Streams that refuse messages or cannot write", "short",
+              ("sum by (stream) (quelea_stream_full{$i}) > 0", "{{stream}} full"),
+              ("sum by (stream) (quelea_stream_write_fault{$i}) > 0", "{{stream}} failed")),
+        graph("Messages without an acknowledgement that were not stored", "ops",
+              ("sum(rate(quelea_stream_messages_unstored_total{$i}[$r]))", "not stored")),
+    ]),
+    ("Rules", [
+        graph("Lag in messages", "short",
+              ("sum by (rule) (quelea_rule_pending_messages{$i})", "{{rule}} pending"),
+              ("sum by (rule) (quelea_rule_in_flight_messages{$i})", "{{rule}} in flight")),
+        graph("Lag in seconds", "s", ("max by (rule) (quelea_rule_lag_seconds{$i})", "{{rule}}"),
+              description="Age of the oldest message without an outcome."),
+        graph("Messages delivered", "ops",
+              ('sum by (rule) (rate(quelea_rule_messages_total{$i,outcome="delivered"}[$r]))',
+               "{{rule}}")),
+        graph("Messages not delivered, by reason", "ops",
+              ("sum by (rule, outcome) (rate(quelea_rule_messages_total"
+               '{$i,outcome=~"dead_lettered|given_up|dropped_.*"}[$r])) > 0',
+               "{{rule}} {{outcome}}")),
+        graph("Messages not for the rule, or skipped", "ops",
+              ("sum by (rule, outcome) (rate(quelea_rule_messages_total"
+               '{$i,outcome=~"not_matched|skipped_.*"}[$r])) > 0', "{{rule}} {{outcome}}")),
+        graph("Batches", "ops",
+              ("sum by (rule) (rate(quelea_rule_batches_total{$i}[$r]))", "{{rule}} sent"),
+              ("sum by (rule) (rate(quelea_rule_failed_batches_total{$i}[$r])) > 0",
+               "{{rule}} not accepted"),
+              description="A batch that is not accepted is sent again or halved."),
+        graph("Messages of a batch", "short",
+              ("sum by (rule) (rate(quelea_rule_sent_messages_total{$i}[$r])) "
+               "/ sum by (rule) (rate(quelea_rule_batches_total{$i}[$r]))", "{{rule}}")),
+        graph("Rules by state", "short",
+              ("sum by (state) (quelea_rule_state{$i})", "{{state}}")),
+        table("State of each rule", "short", 'quelea_rule_state{$i,rule!=""} == 1'),
+    ]),
+]
+
 # File and title, rows, and whether namespaces can be chosen.
 DASHBOARDS = {
     "overview": ("quelea: overview", OVERVIEW, False),
     "clients": ("quelea: clients and sessions", CLIENTS, False),
     "durability": ("quelea: durability and disk", DURABILITY, False),
     "bridges": ("quelea: bridges", BRIDGES, False),
+    "routing": ("quelea: streams and rules", ROUTING, False),
     "cluster": ("quelea: cluster", CLUSTER, False),
     "namespaces": ("quelea: namespaces", NAMESPACES, True),
 }
