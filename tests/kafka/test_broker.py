@@ -121,7 +121,8 @@ def all_are_in(kafka, topic, names, count):
 
 def test_a_rule_sends_events_to_kafka_once_and_in_order(kafka, routing):
     topic = kafka.create("rule-plain")
-    broker = routing(topic)
+    own = 'headers = { plant = "p7", about = { path = "subject" }, none = { path = "data.none" } }'
+    broker = routing(topic, further=own)
     names = ["a", "b", "c"]
     publishers = [Publisher(broker, name, 300) for name in names]
     [publisher.join() for publisher in publishers]
@@ -132,6 +133,8 @@ def test_a_rule_sends_events_to_kafka_once_and_in_order(kafka, routing):
     headers = dict(message.headers())
     assert headers["ce_type"] == b"MQTT.EventPublished"
     assert headers["ce_subject"].decode() == message.key().decode()
+    assert (headers["plant"], headers["about"]) == (b"p7", headers["ce_subject"])
+    assert "none" not in headers
     ids = [dict(message.headers())["ce_id"] for messages in found.values() for message in messages]
     assert len(set(ids)) == 900
 

@@ -1,4 +1,4 @@
-//! Delivery properties: headers of a request whose values are taken from the event.
+//! Delivery properties: headers of what a target receives.
 
 use serde_json::Value;
 
@@ -10,33 +10,52 @@ use crate::form::Header;
 /// Bytes of a value, as Event Grid allows them. A header with a longer one is left out.
 pub const PROPERTY_BYTES_MAX: usize = 4_096;
 
-/// A header with a value of the event.
+/// A header of what a target receives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Property {
     name: Box<str>,
-    key: Key,
+    source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Source {
+    Fixed(Box<str>),
+    Event(Key),
 }
 
 impl Property {
-    /// `path`: a key, as conditions have them.
+    /// A value of the event. `path`: a key, as conditions have them.
     ///
     /// # Errors
     ///
     /// The path is none.
     pub fn new(name: &str, path: &str, enrichments: &Enrichments) -> Result<Self, ConditionError> {
-        Ok(Self { name: name.into(), key: Key::parse(path, enrichments)? })
+        Ok(Self { name: name.into(), source: Source::Event(Key::parse(path, enrichments)?) })
+    }
+
+    /// The same value for all events. None: no header can have it.
+    pub fn fixed(name: &str, value: &str) -> Option<Self> {
+        is_value(value).then(|| Self { name: name.into(), source: Source::Fixed(value.into()) })
+    }
+
+    /// Is its value that of one event?
+    pub(crate) fn is_of_event(&self) -> bool {
+        matches!(self.source, Source::Event(_))
     }
 
     /// None: the event has no text, number or boolean there, or one that no header can have.
     pub(crate) fn header(&self, context: Context<'_, '_>) -> Option<Header> {
         let value = self.value(context)?;
-        let is_sound = value.len() <= PROPERTY_BYTES_MAX && value.bytes().all(is_of_value);
-        is_sound.then(|| Header::new(&*self.name, value))
+        is_value(&value).then(|| Header::new(&*self.name, value))
     }
 
     fn value(&self, context: Context<'_, '_>) -> Option<String> {
         let Context { event, enrichments, reading } = context;
-        let found = match &self.key {
+        let key = match &self.source {
+            Source::Fixed(value) => return Some(value.to_string()),
+            Source::Event(key) => key,
+        };
+        let found = match key {
             Key::Enrichment(index) => {
                 let value = enrichments.get(*index)?.value(event.record());
                 return Some(value.as_text().into_owned());
@@ -54,9 +73,10 @@ impl Property {
     }
 }
 
-/// What the value of a header may have: printable ASCII characters.
-pub(crate) fn is_of_value(byte: u8) -> bool {
-    byte == b' ' || byte.is_ascii_graphic()
+/// What the value of a header may have: printable ASCII characters, not too many.
+pub(crate) fn is_value(text: &str) -> bool {
+    let is_of_value = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    text.len() <= PROPERTY_BYTES_MAX && text.bytes().all(is_of_value)
 }
 
 #[cfg(test)]
@@ -95,5 +115,19 @@ mod tests {
             assert_eq!(header(&path), None, "{path}");
         }
         assert!(Property::new("x", "Data.x", &enrichments).is_err());
+    }
+
+    #[test]
+    fn a_fixed_header_is_the_same_for_all_events() {
+        let record = text_record("plants/7", "");
+        let event = Event::new(&record);
+        let enrichments = Enrichments::default();
+        let context =
+            Context { event: &event, enrichments: &enrichments, reading: PayloadReading::Json };
+        let property = Property::fixed("x-own", "data.text").expect("it is a value");
+        assert_eq!(property.header(context), Some(Header::new("x-own", "data.text")));
+        for wrong in ["ä", "a\nb", &"x".repeat(PROPERTY_BYTES_MAX + 1)] {
+            assert_eq!(Property::fixed("x-own", wrong), None, "{wrong}");
+        }
     }
 }

@@ -27,7 +27,7 @@ pub struct Draft {
     pub enrichments: Enrichments,
     pub form: Form,
     pub payload: PayloadReading,
-    /// Headers of each request to the target.
+    /// Headers of what the target receives.
     pub properties: Vec<Property>,
     /// None: the rule is read from another system, and its target has no counterpart.
     pub target: Option<Target>,
@@ -100,7 +100,7 @@ impl Rule {
                 let detail = "must be raw, structured or binary: Kafka has no batches of events";
                 return Err(RuleError { key: "form", detail: detail.into() });
             }
-            if draft.form == Form::Batch && !draft.properties.is_empty() {
+            if draft.form == Form::Batch && draft.properties.iter().any(Property::is_of_event) {
                 let detail = format!(
                     "must be raw, structured or binary: target '{}' has headers with values of \
                      one event",

@@ -142,7 +142,7 @@ pub struct HttpSpec {
     pub timeout_secs: u64,
 }
 
-/// A header that a target adds to each request.
+/// A header that a target adds to each request or record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderSpec {
     pub name: String,
@@ -176,6 +176,8 @@ pub struct KafkaSpec {
     /// The first servers to ask, as `host:port`.
     pub servers: Vec<String>,
     pub client_id: String,
+    /// Headers of each record. None of them is in a file.
+    pub headers: Vec<HeaderSpec>,
     pub compression: KafkaCompression,
     /// None: no TLS.
     pub tls: Option<TlsSpec>,

@@ -149,7 +149,8 @@ impl<'k> Known<'k> {
         Some(name)
     }
 
-    /// Headers of the target with values of events.
+    /// Headers of the target that its requests do not have in any case: those with values of
+    /// events, and all of Kafka.
     fn properties(
         &self,
         reader: &mut Reader<'_>,
@@ -158,10 +159,21 @@ impl<'k> Known<'k> {
     ) -> Vec<Property> {
         let name = table.get("target").and_then(|value| value.get_ref().as_str());
         let spec = name.and_then(|name| self.targets.get(name));
-        let Some(TargetKind::Http(http)) = spec.map(|spec| &spec.kind) else { return Vec::new() };
+        let (headers, is_kafka) = match spec.map(|spec| &spec.kind) {
+            Some(TargetKind::Http(http)) => (&http.headers, false),
+            Some(TargetKind::Kafka(kafka)) => (&kafka.headers, true),
+            None => return Vec::new(),
+        };
         let mut all = Vec::new();
-        for header in &http.headers {
-            let HeaderValueSpec::Path(path) = &header.value else { continue };
+        for header in headers {
+            let path = match &header.value {
+                HeaderValueSpec::Path(path) => path,
+                HeaderValueSpec::Text(text) if is_kafka => {
+                    all.extend(Property::fixed(&header.name, text));
+                    continue;
+                }
+                HeaderValueSpec::Text(_) | HeaderValueSpec::File(_) => continue,
+            };
             match Property::new(&header.name, path, enrichments) {
                 Ok(property) => all.push(property),
                 // It has been reported at the target.

@@ -8,19 +8,13 @@ use super::{
     SERVERS_MAX, SaslMechanism, SaslSpec, TargetKind, TargetSpec, TlsSpec, TokenEndpointSpec,
 };
 use crate::enrich::Enrichments;
-use crate::property::{PROPERTY_BYTES_MAX, Property, is_of_value};
+use crate::form::Binding;
+use crate::property::{PROPERTY_BYTES_MAX, Property, is_value};
 use crate::rule::check_url;
 
-const COMMON_KEYS: [&str; 5] = ["name", "type", "networks", "tls", "timeout_secs"];
-const HTTP_KEYS: [&str; 7] = [
-    "url",
-    "headers",
-    "validation",
-    "origin",
-    "signing_secret_file",
-    "refused_statuses",
-    "requests_max",
-];
+const COMMON_KEYS: [&str; 6] = ["name", "type", "networks", "headers", "tls", "timeout_secs"];
+const HTTP_KEYS: [&str; 6] =
+    ["url", "validation", "origin", "signing_secret_file", "refused_statuses", "requests_max"];
 const KAFKA_KEYS: [&str; 8] = [
     "servers",
     "client_id",
@@ -84,7 +78,7 @@ fn http(reader: &mut Reader<'_>, table: &Table<'_>) -> Option<HttpSpec> {
     let validation = validation(reader, table);
     let statuses = reader.numbers(table, "refused_statuses", STATUSES_MAX, 400..=499);
     Some(HttpSpec {
-        headers: headers(reader, table),
+        headers: headers(reader, table, false),
         tls: tls(reader, table),
         validation,
         signing_secret_file: reader.text(table, "signing_secret_file"),
@@ -110,7 +104,8 @@ fn validation(reader: &mut Reader<'_>, table: &Table<'_>) -> HttpValidation {
     }
 }
 
-fn headers(reader: &mut Reader<'_>, table: &Table<'_>) -> Vec<HeaderSpec> {
+/// Headers of requests, or of records.
+fn headers(reader: &mut Reader<'_>, table: &Table<'_>, is_kafka: bool) -> Vec<HeaderSpec> {
     let Some(table) = reader.table(table, "headers") else { return Vec::new() };
     let mut all = Vec::new();
     for (key, value) in table.table.iter() {
@@ -119,20 +114,19 @@ fn headers(reader: &mut Reader<'_>, table: &Table<'_>) -> Vec<HeaderSpec> {
             DeValue::String(text) => HeaderValueSpec::Text(text.to_string()),
             DeValue::Table(_) => {
                 let Some(inner) = reader.table(&table, name) else { continue };
-                let Some(value) = header_value(reader, &inner, name) else { continue };
+                let Some(value) = header_value(reader, &inner, name, is_kafka) else { continue };
                 value
             }
             other => {
-                let detail = format!(
-                    "must be a text, {{ file = \"PATH\" }} or {{ path = \"KEY\" }}, got {}",
-                    other.type_str()
-                );
+                let file = if is_kafka { "" } else { ", { file = \"PATH\" }" };
+                let got = other.type_str();
+                let detail = format!("must be a text{file} or {{ path = \"KEY\" }}, got {got}");
                 reader.problem(value.span().start, &table.key(name), detail);
                 continue;
             }
         };
         if let HeaderValueSpec::Text(text) = &value
-            && (text.len() > PROPERTY_BYTES_MAX || !text.bytes().all(is_of_value))
+            && !is_value(text)
         {
             let detail =
                 format!("must have at most {PROPERTY_BYTES_MAX} printable ASCII characters");
@@ -141,6 +135,18 @@ fn headers(reader: &mut Reader<'_>, table: &Table<'_>) -> Vec<HeaderSpec> {
         if name.to_ascii_lowercase().starts_with("aeg-") {
             let detail = "must not begin with aeg-, which Event Grid uses";
             reader.problem(key.span().start, &table.key(name), detail.into());
+        }
+        let is_of_event = matches!(value, HeaderValueSpec::Path(_));
+        let binding = if is_kafka { Binding::Kafka } else { Binding::Http };
+        if (is_kafka || is_of_event) && binding.sets(name) {
+            let prefix = binding.prefix();
+            let detail = format!(
+                "must not be content-type or begin with {prefix}: the form of a rule sets these"
+            );
+            reader.problem(key.span().start, &table.key(name), detail);
+        }
+        if is_kafka && name.is_empty() {
+            reader.problem(key.span().start, &table.path, "names must not be empty".into());
         }
         all.push(HeaderSpec { name: name.into(), value });
     }
@@ -152,7 +158,16 @@ fn headers(reader: &mut Reader<'_>, table: &Table<'_>) -> Vec<HeaderSpec> {
 }
 
 /// The table of a header whose value is elsewhere.
-fn header_value(reader: &mut Reader<'_>, table: &Table<'_>, name: &str) -> Option<HeaderValueSpec> {
+fn header_value(
+    reader: &mut Reader<'_>,
+    table: &Table<'_>,
+    name: &str,
+    is_kafka: bool,
+) -> Option<HeaderValueSpec> {
+    if is_kafka {
+        reader.check_keys_of(table, &HEADER_KEYS[1..], &HEADER_KEYS[..1], "a header of Kafka");
+        return Some(HeaderValueSpec::Path(header_path(reader, table, name)));
+    }
     reader.check_keys(table, &HEADER_KEYS);
     if table.get("path").is_none() {
         return Some(HeaderValueSpec::File(reader.required_text(table, "file")));
@@ -160,17 +175,18 @@ fn header_value(reader: &mut Reader<'_>, table: &Table<'_>, name: &str) -> Optio
     if table.get("file").is_some() {
         reader.problem_at(table, "file", "must not be set with path: remove one of them".into());
     }
-    let path = reader.text(table, "path")?;
+    Some(HeaderValueSpec::Path(header_path(reader, table, name)))
+}
+
+fn header_path(reader: &mut Reader<'_>, table: &Table<'_>, name: &str) -> String {
+    let path = reader.required_text(table, "path");
     // Names of enrichments are known in rules only. Any of them may be an attribute.
-    if let Err(error) = Property::new(name, &path, &Enrichments::default()) {
+    if table.get("path").is_some()
+        && let Err(error) = Property::new(name, &path, &Enrichments::default())
+    {
         reader.problem_at(table, "path", error.detail);
     }
-    let own = name.to_ascii_lowercase();
-    if own == "content-type" || own.starts_with("ce-") {
-        let detail = "must not be content-type or begin with ce-: the form of a rule sets these";
-        reader.problem_at(table, "path", detail.into());
-    }
-    Some(HeaderValueSpec::Path(path))
+    path
 }
 
 fn kafka(reader: &mut Reader<'_>, table: &Table<'_>) -> Option<KafkaSpec> {
@@ -200,6 +216,7 @@ fn kafka(reader: &mut Reader<'_>, table: &Table<'_>) -> Option<KafkaSpec> {
     Some(KafkaSpec {
         servers,
         client_id: reader.text(table, "client_id").unwrap_or_else(|| "quelea".into()),
+        headers: headers(reader, table, true),
         compression,
         tls: kafka_tls(reader, table, is_event_hubs),
         sasl: sasl(reader, table, is_event_hubs),

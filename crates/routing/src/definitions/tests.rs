@@ -171,6 +171,7 @@ timeout_secs = 4
 delivery_timeout_secs = 60
 tls = { ca = "ca.pem", certificate = "own.pem", key = "own.key" }
 sasl = { mechanism = "SCRAM-SHA-512", username = "u", password_file = "p" }
+headers = { plant = "p7", celsius = { path = "data.celsius" } }
 
 [[targets]]
 name = "hubs"
@@ -226,6 +227,8 @@ fn targets_have_all_their_keys() {
         Some(SaslSpec::Password { mechanism, username, password_file })
     };
     assert_eq!(k.sasl, password(SaslMechanism::ScramSha512, "u", "p"));
+    assert_eq!(k.headers[0].value, HeaderValueSpec::Path("data.celsius".into()));
+    assert_eq!(k.headers[1].value, HeaderValueSpec::Text("p7".into()));
     assert_eq!(k.tls.as_ref().and_then(|tls| tls.key.as_deref()), Some("own.key"));
     assert_eq!(hubs.sasl, password(SaslMechanism::Plain, "$ConnectionString", "connection-string"));
     assert_eq!((&hubs.tls, hubs.timeout_secs), (&Some(TlsSpec::default()), 10));
@@ -272,8 +275,18 @@ fn wrong_targets_are_refused_with_their_lines() {
         (
             "x-site = \"berlin\"",
             "ce-x = { path = \"id\" }",
-            "targets.3.headers.ce-x.path: must not be",
+            "targets.3.headers.ce-x: must not be content-type or begin with ce-",
         ),
+        ("plant =", "ce_plant =", "0.headers.ce_plant: must not be content-type or begin with ce_"),
+        ("plant =", "\"\" =", "targets.0.headers: names must not be empty"),
+        ("{ path = \"data.celsius\" }", "1", "targets.0.headers.celsius: must be a text or {"),
+        (
+            "{ path = \"data.celsius\" }",
+            "{ file = \"f\" }",
+            "targets.0.headers.celsius.file: a header of Kafka must not have this key",
+        ),
+        ("path = \"data.celsius\"", "", "targets.0.headers.celsius.path: missing"),
+        ("path = \"data.celsius\"", "path = \"\"", "targets.0.headers.celsius.path: "),
         ("x-site", "aeg-site", "targets.3.headers.aeg-site: must not begin"),
         ("\"berlin\"", "\"ber\\tlin\"", "targets.3.headers.x-site: must have at most"),
         ("\"cloudevents\"", "\"none\"", "targets.3.origin: needs validation"),
@@ -399,6 +412,20 @@ fn headers_have_values_of_events() {
     assert_eq!((own("x-site"), own("x-hot")), (Some("berlin"), Some("81")));
     let batch = text.replace("filter = \"a\"", "filter = \"a\"\nform = \"batch\"");
     assert!(problems(&batch)[0].contains("rules.0.form: must be raw, structured or binary"));
+}
+
+#[test]
+fn records_of_kafka_have_headers_of_their_target() {
+    let headers = "headers = { plant = \"p7\", celsius = { path = \"data.celsius\" } }";
+    let text = file(&rule("r", "topic = \"t\"\nform = \"raw\""));
+    let http = "type = \"http\"\nurl = \"http://h\"\n";
+    let kafka = format!("type = \"kafka\"\nservers = [\"k:1\"]\n{headers}\n");
+    assert!(text.contains(http), "{text}");
+    let rules = rules_of(&text.replace(http, &kafka));
+    let record = text_record("plants/7", r#"{"celsius": 81}"#);
+    let output = rules[0].output(&Event::new(&record));
+    let own: Vec<_> = output.headers.iter().map(|it| (&*it.name, &*it.value)).collect();
+    assert_eq!(own, [("celsius", "81"), ("plant", "p7")]);
 }
 
 #[test]

@@ -22,7 +22,8 @@ pub(super) fn binary(
     for (name, value) in event.attributes(enrichments, reading) {
         let text = value.text();
         if name != "datacontenttype" {
-            headers.push(Header::new(named(name, binding), encoded(&text, binding)));
+            let name = format!("{}{name}", binding.prefix());
+            headers.push(Header::new(name, encoded(&text, binding)));
         } else if let Some(content_type) = media_type::valid(&text) {
             headers.push(Header::new(CONTENT_TYPE, content_type));
         }
@@ -34,14 +35,6 @@ pub(super) fn binary(
         headers.push(Header::new(CONTENT_TYPE, "application/json"));
     }
     Output { headers, body: bytes_of(data) }
-}
-
-fn named(name: &str, binding: Binding) -> String {
-    let prefix = match binding {
-        Binding::Http => "ce-",
-        Binding::Kafka => "ce_",
-    };
-    format!("{prefix}{name}")
 }
 
 fn encoded(text: &str, binding: Binding) -> String {

@@ -70,6 +70,22 @@ impl Form {
     }
 }
 
+impl Binding {
+    /// What the names of attributes as headers begin with.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::Http => "ce-",
+            Self::Kafka => "ce_",
+        }
+    }
+
+    /// Does some form set this header?
+    pub(crate) fn sets(self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        name == CONTENT_TYPE || name.starts_with(self.prefix())
+    }
+}
+
 impl Header {
     pub(crate) fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self { name: name.into(), value: value.into() }
