@@ -160,6 +160,46 @@ def test_resources_of_event_grid_are_rules(tmp_path):
     assert "condition `data.celsius NumberGreaterThan 80` does not hold" in done.stdout
 
 
+def test_delivery_properties_of_event_grid_are_headers(tmp_path):
+    mappings = [
+        {"name": "x-site", "type": "Static", "properties": {"value": "berlin", "isSecret": False}},
+        {"name": "x-key", "type": "Static", "properties": {"value": "hunter2", "isSecret": True}},
+        {"name": "x-celsius", "type": "Dynamic", "properties": {"sourceField": "data.celsius"}},
+    ]  # fmt: skip
+
+    def exported(kind, place):
+        own = {**place, "deliveryAttributeMappings": mappings}
+        destination = {"endpointType": kind, "properties": own}
+        push = {"deliveryMode": "Push", "push": {"destination": destination}}
+        file = tmp_path / f"{kind}.json"
+        file.write_text(json.dumps({"name": kind, "deliveryConfiguration": push}))
+        return file.name
+
+    def sent(file):
+        message = ("-t", "a", "--pfi", "1", "-m", '{"celsius": 81.5}')
+        done = run(tmp_path, "test", "--event-grid", file, "--json", *message)
+        assert done.returncode == 0, done.stderr
+        assert "hunter2" not in done.stdout + done.stderr
+        [rule] = json.loads(done.stdout)["rules"]
+        return {header["name"]: header["value"] for header in rule["headers"]}, rule
+
+    hook = exported("WebHook", {"endpointUrl": "https://example.com/in"})
+    own = {"x-site": "berlin", "x-celsius": "81.5"}
+    assert own.items() <= sent(hook)[0].items()
+    assert "x-key" not in sent(hook)[0]
+    done = run(tmp_path, "check", "--event-grid", hook)
+    assert "deliveryAttributeMappings.1: its value is a secret" in done.stdout
+    mappings.append({"name": "PartitionKey", "type": "Static", "properties": {"value": "one"}})
+    hub = exported("EventHub", {"resourceId": "/x/eventhubs/telemetry"})
+    headers, rule = sent(hub)
+    assert own.items() <= headers.items() and "PartitionKey" not in headers
+    assert rule["key"] == "one", rule
+    mappings[-1] = {"name": "PartitionKey", "type": "Dynamic", "properties": {"sourceField": "data.n"}}
+    done = run(tmp_path, "check", "--event-grid", exported("EventHub", {"resourceId": "/x/t"}))
+    assert done.returncode == 2
+    assert "deliveryAttributeMappings.3: PartitionKey must be Static" in done.stderr
+
+
 # Payloads with their declarations, and the data that an event has. An extension of the JSON format
 # that the library does not know is not used.
 MESSAGES = {

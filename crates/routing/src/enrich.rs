@@ -14,6 +14,7 @@
 //! empty text. Repeated user properties and lists are joined with commas.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -187,6 +188,23 @@ impl Variable {
                 Enriched::Text(STANDARD.encode(bytes).into())
             }
             Self::PayloadFormat => Enriched::Integer(record.payload_format.into()),
+        }
+    }
+}
+
+impl fmt::Display for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AuthenticationName => f.write_str("${client.authenticationName}"),
+            Self::Attribute(name) => write!(f, "${{client.attributes.{name}}}"),
+            Self::UserProperty(name) => {
+                let escaped = name.replace('\\', "\\\\").replace('\'', "\\'");
+                write!(f, "${{mqtt.message.userProperties['{escaped}']}}")
+            }
+            Self::TopicName => f.write_str("${mqtt.message.topicName}"),
+            Self::ResponseTopic => f.write_str("${mqtt.message.responseTopic}"),
+            Self::CorrelationData => f.write_str("${mqtt.message.correlationData}"),
+            Self::PayloadFormat => f.write_str("${mqtt.message.pfi}"),
         }
     }
 }
@@ -388,6 +406,15 @@ impl Template {
         Ok(Self { text: text.into(), parts: parts.into() })
     }
 
+    /// The value of an enrichment alone.
+    pub(crate) fn of(enrichment: &Enrichment) -> Self {
+        let text = match &enrichment.value {
+            Source::Static(text) => text.clone(),
+            Source::Dynamic(variable) => variable.to_string().into(),
+        };
+        Self { text, parts: [enrichment.value.clone()].into() }
+    }
+
     /// As it was written.
     pub fn text(&self) -> &str {
         &self.text
@@ -437,6 +464,9 @@ mod tests {
         ] {
             assert_eq!(value(variable, &full), expected, "{variable}");
             assert_eq!(value(variable, &record("plants/7", b"")), without, "{variable}");
+            // As it is shown, it is read again.
+            let (read, _) = Variable::parse(variable).expect("a variable");
+            assert_eq!(Variable::parse(&read.to_string()), Ok((read, "")));
         }
         let nameless = Record { username: None, ..full };
         assert_eq!(value("${client.authenticationName}", &nameless), "");

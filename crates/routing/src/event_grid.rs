@@ -7,6 +7,7 @@
 //! the whole text.
 
 mod delivery;
+mod mappings;
 mod subscription;
 
 use std::fmt;

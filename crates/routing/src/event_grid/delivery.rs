@@ -2,9 +2,11 @@
 
 use serde_json::{Map, Value};
 
+use super::mappings::{self, Mapped};
 use super::{EventGridError, NO_COUNTERPART, Note, Resource, join};
-use crate::enrich::Template;
-use crate::form::Form;
+use crate::enrich::{Enrichments, Template};
+use crate::form::{Binding, Form};
+use crate::property::Property;
 use crate::rule::{Destination, Target};
 
 /// Where the events of a subscription go.
@@ -12,13 +14,17 @@ use crate::rule::{Destination, Target};
 pub(super) struct Delivery {
     pub(super) target: Option<Target>,
     pub(super) form: Form,
+    pub(super) properties: Vec<Property>,
 }
+
+const MAPPINGS: &str = mappings::NAME;
 
 /// The key of records of an event hub: Event Grid has none by default, which keeps no order.
 const KEY: &str = "${mqtt.message.topicName}";
 
 pub(super) fn of(
     resource: &Resource<'_>,
+    enrichments: &Enrichments,
     notes: &mut Vec<Note>,
 ) -> Result<Delivery, EventGridError> {
     let own = resource.own;
@@ -35,9 +41,9 @@ pub(super) fn of(
         };
         let at = join(AT, "push");
         resource.note_others(push, &at, &DESTINATIONS, notes);
-        return destination(resource, push, &at, notes);
+        return destination(resource, push, &at, enrichments, notes);
     }
-    destination(resource, own, "", notes)
+    destination(resource, own, "", enrichments, notes)
 }
 
 const DESTINATIONS: [&str; 2] = ["destination", "deliveryWithResourceIdentity"];
@@ -46,6 +52,7 @@ fn destination(
     resource: &Resource<'_>,
     members: &Map<String, Value>,
     path: &str,
+    enrichments: &Enrichments,
     notes: &mut Vec<Note>,
 ) -> Result<Delivery, EventGridError> {
     let mut at = join(path, "destination");
@@ -63,8 +70,14 @@ fn destination(
     // The CLI prints its properties in addition to its type.
     let own = resource.object(destination, &at, "properties")?.unwrap_or(destination);
     match resource.text(destination, &at, "endpointType")? {
-        Some("WebHook") => webhook(resource, own, &at, notes),
-        Some("EventHub") => event_hub(resource, own, &at, notes),
+        Some("WebHook") => {
+            let mapped = mappings::of(resource, own, &at, Binding::Http, enrichments, notes)?;
+            webhook(resource, own, &at, mapped, notes)
+        }
+        Some("EventHub") => {
+            let mapped = mappings::of(resource, own, &at, Binding::Kafka, enrichments, notes)?;
+            event_hub(resource, own, &at, mapped, notes)
+        }
         other => {
             let kind = other.unwrap_or("a destination without endpointType");
             let detail = format!("{kind} {NO_COUNTERPART}: the rule has no target");
@@ -78,9 +91,10 @@ fn webhook(
     resource: &Resource<'_>,
     own: &Map<String, Value>,
     path: &str,
+    mapped: Mapped,
     notes: &mut Vec<Note>,
 ) -> Result<Delivery, EventGridError> {
-    let read = ["endpointType", "endpointUrl", "endpointBaseUrl", "maxEventsPerBatch"];
+    let read = ["endpointType", "endpointUrl", "endpointBaseUrl", "maxEventsPerBatch", MAPPINGS];
     resource.note_others(own, path, &read, notes);
     let whole = resource.text(own, path, "endpointUrl")?;
     let base = resource.text(own, path, "endpointBaseUrl")?;
@@ -104,25 +118,37 @@ fn webhook(
     let destination = Destination::Http { url: url.into() };
     let target = Target { name: resource.name.clone(), destination };
     let form = if is_batch { Form::Batch } else { Form::Structured };
-    Ok(Delivery { target: Some(target), form })
+    if is_batch && mapped.properties.iter().any(Property::is_of_event) {
+        let detail = "must be Static with maxEventsPerBatch above 1: a batch of several events \
+                      has no header with the value of one";
+        return Err(resource.error(&join(path, MAPPINGS), detail.into()));
+    }
+    Ok(Delivery { target: Some(target), form, properties: mapped.properties })
 }
 
 fn event_hub(
     resource: &Resource<'_>,
     own: &Map<String, Value>,
     path: &str,
+    mapped: Mapped,
     notes: &mut Vec<Note>,
 ) -> Result<Delivery, EventGridError> {
-    resource.note_others(own, path, &["endpointType", "resourceId"], notes);
+    resource.note_others(own, path, &["endpointType", "resourceId", MAPPINGS], notes);
     let id = resource.text(own, path, "resourceId")?.unwrap_or_default();
     let Some(hub) = id.rsplit('/').next().filter(|hub| !hub.is_empty()) else {
         notes.push(resource.note(path, "has no resourceId: the rule has no target"));
         return Ok(Delivery::default());
     };
-    let detail = "the event hub becomes a Kafka topic whose key is the MQTT topic";
+    let detail = match mapped.key {
+        Some(_) => "the event hub becomes a Kafka topic whose key is PartitionKey",
+        None => "the event hub becomes a Kafka topic whose key is the MQTT topic",
+    };
     notes.push(resource.note(&join(path, "resourceId"), detail));
-    let key = Template::parse(KEY).map_err(|error| resource.error(path, error.to_string()))?;
+    let key = match mapped.key {
+        Some(key) => key,
+        None => Template::parse(KEY).map_err(|error| resource.error(path, error.to_string()))?,
+    };
     let destination = Destination::Kafka { topic: hub.into(), key };
     let target = Target { name: resource.name.clone(), destination };
-    Ok(Delivery { target: Some(target), form: Form::Structured })
+    Ok(Delivery { target: Some(target), form: Form::Structured, properties: mapped.properties })
 }

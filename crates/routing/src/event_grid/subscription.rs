@@ -42,7 +42,8 @@ pub(super) fn rule(
         notes.push(resource.note("eventDeliverySchema", detail));
     }
     let filters = filters_of(resource, routing, notes)?;
-    let Delivery { target, form } = delivery::of(resource, notes)?;
+    let Delivery { target, form, properties } =
+        delivery::of(resource, &routing.enrichments, notes)?;
     let draft = Draft {
         name: resource.name.clone(),
         is_enabled: true,
@@ -51,7 +52,7 @@ pub(super) fn rule(
         enrichments: routing.enrichments.clone(),
         form,
         payload: PayloadReading::Declared,
-        properties: Vec::new(),
+        properties,
         target,
     };
     let rule = Rule::new(draft).map_err(|error| resource.error(error.key, error.detail))?;

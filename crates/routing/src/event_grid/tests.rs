@@ -143,7 +143,7 @@ fn each_part_without_a_counterpart_is_noted() {
         "identity": {"type": "SystemAssigned"},
         "destination": {"endpointType": "EventHub", "properties": {
             "resourceId": "/subscriptions/s/namespaces/n/eventhubs/telemetry",
-            "deliveryAttributeMappings": [{"name": "PartitionKey"}]}}}}}});
+            "subscriptionKey": "x"}}}}}});
     let batch = json!({"eventDeliverySchema": "Other", "deliveryConfiguration": {"push": {
         "destination": {"endpointType": "WebHook", "endpointBaseUrl": "https://example.com/in",
             "maxEventsPerBatch": 10, "preferredBatchSizeInKilobytes": 64}}}});
@@ -171,7 +171,7 @@ fn each_part_without_a_counterpart_is_noted() {
         "'queue': deliveryConfiguration.queue.receiveLockDurationInSeconds",
         "'hub': deliveryConfiguration.push.deliveryWithResourceIdentity.identity",
         "destination.resourceId: the event hub becomes a Kafka topic",
-        "destination.deliveryAttributeMappings: has no counterpart",
+        "destination.subscriptionKey: has no counterpart",
         "'batch': eventDeliverySchema: 'Other' has no counterpart",
         "destination.endpointBaseUrl: is exported without its query",
         "destination.maxEventsPerBatch: the number has no counterpart",
@@ -263,4 +263,145 @@ fn what_is_wrong_refuses_the_text() {
     let many: Vec<_> =
         (0..=RULES_MAX).map(|it| subscription(&format!("s{it}"), json!({}))).collect();
     assert_eq!(read(&Value::from(many).to_string()), Err(EventGridError::TooMany));
+}
+
+/// A destination with delivery properties, within a subscription.
+fn mapped(kind: &str, mappings: Value) -> Value {
+    let mut own = json!({"deliveryAttributeMappings": mappings});
+    match kind {
+        "WebHook" => own["endpointUrl"] = "https://example.com/in".into(),
+        _ => own["resourceId"] = "/s/namespaces/n/eventhubs/telemetry".into(),
+    }
+    let destination = json!({"endpointType": kind, "properties": own});
+    json!({
+        "filtersConfiguration": null,
+        "deliveryConfiguration": {"push": {"destination": destination}},
+    })
+}
+
+fn fixed(name: &str, value: &str) -> Value {
+    json!({"name": name, "type": "Static", "properties": {"value": value, "isSecret": false}})
+}
+
+fn dynamic(name: &str, field: &str) -> Value {
+    json!({"name": name, "type": "Dynamic", "properties": {"sourceField": field}})
+}
+
+fn headers(rule: &Rule, payload: &'static str) -> Vec<(String, String)> {
+    let record = text_record("plants/7", payload);
+    let output = rule.output(&Event::new(&record));
+    output.headers.into_iter().map(|header| (header.name, header.value)).collect()
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.into(), value.into())
+}
+
+#[test]
+fn delivery_properties_of_a_webhook_are_headers() {
+    let secret = json!({"name": "Authorization", "type": "Static",
+        "properties": {"value": "hunter2", "isSecret": true}});
+    // As the CLI prints them.
+    let flat = json!({"name": "x-flat", "type": "static", "value": "7", "isSecret": false,
+        "sourceField": null});
+    let all = [
+        fixed("x-site", "berlin"),
+        dynamic("x-celsius", "data.air.celsius"),
+        dynamic("x-plant", "plant"),
+        dynamic("x-topic", "subject"),
+        secret,
+        flat,
+    ];
+    let found =
+        imported(&json!([namespace(), subscription("hook", mapped("WebHook", json!(all)))]));
+    let form = pair("content-type", "application/cloudevents+json; charset=utf-8");
+    assert_eq!(
+        headers(&found.rules[0], r#"{"air": {"celsius": 81.5}}"#),
+        [
+            form,
+            pair("x-site", "berlin"),
+            pair("x-celsius", "81.5"),
+            pair("x-plant", "${P7}"),
+            pair("x-topic", "plants/7"),
+            pair("x-flat", "7"),
+        ]
+    );
+    assert!(!headers(&found.rules[0], "{}").iter().any(|(name, _)| name == "x-celsius"));
+    let found = notes(&found);
+    let note = "deliveryAttributeMappings.4: its value is a secret: put it into a file, and set the \
+                header Authorization of the target";
+    assert!(found.iter().any(|own| own.contains(note)), "{found:#?}");
+    assert!(!found.iter().any(|own| own.contains("hunter2")), "{found:#?}");
+}
+
+#[test]
+fn delivery_properties_of_an_event_hub_are_headers_and_the_key() {
+    let key = |mapping: Value| {
+        let mappings = json!([fixed("unit", "C"), dynamic("n", "data.n"), mapping]);
+        let all =
+            imported(&json!([namespace(), subscription("hub", mapped("EventHub", mappings))]));
+        let [rule] = all.rules.as_slice() else { panic!("{all:?}") };
+        let sent = headers(rule, r#"{"n": 1}"#);
+        assert_eq!(sent[1..3], [pair("unit", "C"), pair("n", "1")]);
+        let Some(Destination::Kafka { key, .. }) = rule.target().map(|it| &it.destination) else {
+            panic!("{rule:?}")
+        };
+        let record = text_record("plants/7", "");
+        (key.text().to_owned(), key.expand(&record))
+    };
+    assert_eq!(key(fixed("PartitionKey", "one")), ("one".into(), "one".into()));
+    let site = "${client.attributes.site}".to_owned();
+    assert_eq!(key(dynamic("PartitionKey", "site")), (site, "berlin".into()));
+    let topic = "${mqtt.message.topicName}".to_owned();
+    assert_eq!(key(fixed("other", "x")).0, topic);
+}
+
+#[test]
+fn delivery_properties_that_a_rule_cannot_have_refuse_the_text() {
+    let of = |kind: &str, mappings: Value| {
+        json!([namespace(), subscription("x", mapped(kind, mappings))])
+    };
+    let hook = |mapping: Value| of("WebHook", json!([mapping]));
+    let hub = |mapping: Value| of("EventHub", json!([mapping]));
+    let typed = |kind: Value| json!({"name": "x", "type": kind, "properties": {"value": "1"}});
+    let with = |more: Value| json!({"name": "x", "type": "Static", "properties": more});
+    let mut batch = mapped("WebHook", json!([dynamic("x", "data.n")]));
+    batch["deliveryConfiguration"]["push"]["destination"]["properties"]["maxEventsPerBatch"] =
+        2.into();
+    let many: Vec<_> = (0..11).map(|it| fixed(&format!("x-{it}"), "1")).collect();
+    for (text, part) in [
+        (of("WebHook", json!({})), "deliveryAttributeMappings: must be a list"),
+        (hook(json!("x")), "deliveryAttributeMappings: must be a list of objects"),
+        (of("WebHook", json!(many)), "deliveryAttributeMappings: must have at most 10"),
+        (hook(fixed("", "1")), "deliveryAttributeMappings.0.name: ''"),
+        (hook(fixed("a b", "1")), "0.name: 'a b': must be the name of an HTTP header"),
+        (hook(fixed("Aeg-x", "1")), "must not begin with aeg-"),
+        (hook(fixed("ce-id", "1")), "must not be content-type or begin with ce-"),
+        (hub(fixed("ce_id", "1")), "must not be content-type or begin with ce_"),
+        (hook(dynamic("Content-Type", "id")), "must not be content-type"),
+        (of("WebHook", json!([fixed("x", "1"), fixed("X", "2")])), "1.name: 'X' is used twice"),
+        (hook(typed("Computed".into())), "0.type: must be Static or Dynamic, got 'Computed'"),
+        (hook(typed(Value::Null)), "0.type: must be Static or Dynamic, got ''"),
+        (hook(with(json!({}))), "0.properties.value: missing"),
+        (hook(with(json!({"value": 1}))), "0.properties.value: must be a text"),
+        (hook(with(json!({"value": "a", "isSecret": "no"}))), "isSecret: must be true or false"),
+        (hook(with(json!({"value": "a", "sourceField": "id"}))), "sourceField: must not be set"),
+        (hook(with(json!({"value": "a", "unit": 1}))), "0.properties.unit: unknown member"),
+        (hook(json!({"name": "x", "type": "Static", "value": "a", "unit": 1})), "0.unit: unknown"),
+        (hook(fixed("x", "ä")), "0.value: must have at most 4096 printable ASCII"),
+        (hook(dynamic("x", "$.data.n")), "0.sourceField"),
+        (hook(dynamic("x", "")), "0.properties.sourceField: missing"),
+        (json!([namespace(), subscription("x", batch)]), "must be Static with maxEventsPerBatch"),
+        (hub(dynamic("PartitionKey", "data.n")), "its sourceField the key of an enrichment, got"),
+        (hub(fixed("PartitionKey", "${x}")), "PartitionKey must not contain '${'"),
+    ] {
+        let error = read(&text.to_string()).expect_err(part).to_string();
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let hidden = with(json!({"value": "s", "isSecret": true}));
+    assert!(notes(&imported(&hub(hidden))).iter().any(|note| note.contains("no secret headers")));
+    let secret = json!({"name": "PartitionKey", "type": "Static",
+        "properties": {"value": null, "isSecret": true}});
+    let error = read(&hub(secret).to_string()).expect_err("a secret").to_string();
+    assert!(error.contains("PartitionKey must not be a secret"), "{error}");
 }
