@@ -34,7 +34,7 @@ pub struct Outgoing {
     /// The key of the Kafka record.
     pub key: Option<String>,
     pub output: Output,
-    /// Broker time of the publish, in milliseconds.
+    /// When it was published, by the wall clock as it is now, in milliseconds.
     pub time_ms: u64,
 }
 

@@ -65,7 +65,8 @@ impl Front<'_> {
         let mut open = &takers[..];
         while let Some(first) = open.first() {
             let namespace = self.consumers[first].definition.namespace.clone();
-            let record = message.as_record(&id, &namespace);
+            let ahead_ms = self.settings.wall_ahead_ms;
+            let record = message.as_record(&id, &namespace, ahead_ms);
             let event = Event::new(&record);
             let order_hash = order_hash(record.client_id, record.topic);
             let expires_at_ms = message.expires_at_ms();

@@ -83,6 +83,12 @@ impl Hub {
         self.memory >= self.settings.memory_max
     }
 
+    /// The wall clock is so far ahead of broker time from now on. Events that are sent again have
+    /// other times then.
+    pub fn set_wall_ahead(&mut self, ahead_ms: i64) {
+        self.settings.wall_ahead_ms = ahead_ms;
+    }
+
     /// Less of the disk is free than is to be. Policy: the largest stream that drops deletes its
     /// oldest file each second, and streams that reject do so.
     pub fn set_disk_short(&mut self, is_short: bool) {

@@ -7,6 +7,8 @@ use policy::Attributes;
 use routing::Record;
 use routing::dispatch::DeadLetter;
 
+use crate::settings::HubSettings;
+
 /// A record that was read, with what has to be unpacked for rules.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
@@ -61,12 +63,18 @@ impl<'a> Message<'a> {
         self.stored.expires_at_ms
     }
 
-    pub(crate) fn as_record<'m>(&'m self, id: &'m str, namespace: &'m str) -> Record<'m> {
+    /// `wall_ahead_ms`: how far the wall clock is ahead of broker time, which records have.
+    pub(crate) fn as_record<'m>(
+        &'m self,
+        id: &'m str,
+        namespace: &'m str,
+        wall_ahead_ms: i64,
+    ) -> Record<'m> {
         let StreamRecord { at_ms, client_id, username, qos, retain, payload, .. } = self.stored;
         Record {
             id,
             namespace,
-            time_ms: at_ms,
+            time_ms: at_ms.saturating_add_signed(wall_ahead_ms),
             client_id,
             username,
             attributes: &self.attributes,
@@ -100,7 +108,7 @@ pub mod names {
     pub const EVENT: &str = "quelea-dead-letter-event";
     /// Answers that the record got by itself.
     pub const ATTEMPTS: &str = "quelea-dead-letter-attempts";
-    /// Broker time of the first and of the last attempt, in milliseconds since 1970.
+    /// When the first and the last attempt were, in milliseconds since 1970.
     pub const FIRST_ATTEMPT: &str = "quelea-dead-letter-first-attempt";
     pub const LAST_ATTEMPT: &str = "quelea-dead-letter-last-attempt";
     /// The last answer of the target, shortened.
@@ -110,17 +118,18 @@ pub mod names {
 /// Characters of an answer that a dead letter keeps. Policy: the rest is not stored.
 pub const ANSWER_CHARS_MAX: usize = 512;
 
-/// The record as it is stored in the stream of dead letters. `life`: of this process, which stores
-/// it under an ordinal of its own.
+/// The record as it is stored in the stream of dead letters: by this process, under an ordinal of
+/// its own.
 pub(crate) fn dead_record(
     bytes: &[u8],
     (consumer, event_id): (&str, &str),
     dead: &DeadLetter,
-    life: u64,
+    settings: &HubSettings,
 ) -> Result<Vec<u8>, Malformed> {
     let stored = StreamRecord::decode(bytes)?;
+    let shown = |at_ms: u64| at_ms.saturating_add_signed(settings.wall_ahead_ms).to_string();
     let (attempts, first, last) =
-        (dead.attempts.to_string(), dead.first_ms.to_string(), dead.last_ms.to_string());
+        (dead.attempts.to_string(), shown(dead.first_ms), shown(dead.last_ms));
     let is_plain = |it: &char| !it.is_control();
     let answer: String = dead.answer.chars().filter(is_plain).take(ANSWER_CHARS_MAX).collect();
     let added = [
@@ -139,7 +148,7 @@ pub(crate) fn dead_record(
     }
     let properties = properties.as_properties().raw();
     let mut out = Vec::with_capacity(bytes.len() + properties.len());
-    StreamRecord { life, properties, ..stored }.encode(&mut out);
+    StreamRecord { life: settings.life, properties, ..stored }.encode(&mut out);
     Ok(out)
 }
 
@@ -171,12 +180,19 @@ mod tests {
         let mut properties = PropertyBuf::new();
         properties.push(Property::ContentType("text/plain")).push(Property::User("a", "b"));
         let message = Message::unpack(stored(properties.as_properties().raw())).unwrap();
-        let record = message.as_record("1", "factory");
+        let record = message.as_record("1", "factory", 0);
         assert_eq!((record.topic, record.expiry_secs, record.qos), ("a/b", Some(30), 1));
         assert_eq!(
             (record.content_type, record.user_properties),
             (Some("text/plain"), &[("a", "b")][..])
         );
+        for (ahead_ms, time_ms) in
+            [(0, 5_000), (3_600_000, 3_605_000), (-2_000, 3_000), (-9_000, 0)]
+        {
+            let record = message.as_record("1", "factory", ahead_ms);
+            // Its age and its expiry are of broker time.
+            assert_eq!((record.time_ms, record.expiry_secs), (time_ms, Some(30)));
+        }
     }
 
     #[test]
@@ -193,7 +209,8 @@ mod tests {
             last_ms: 20,
             answer: format!("no\u{7}{}", "x".repeat(600)),
         };
-        let out = dead_record(&bytes, ("rule", "id-1"), &dead, 9).unwrap();
+        let settings = HubSettings { life: 9, wall_ahead_ms: 1_000, ..HubSettings::new(1) };
+        let out = dead_record(&bytes, ("rule", "id-1"), &dead, &settings).unwrap();
         let read = StreamRecord::decode(&out).unwrap();
         assert_eq!((read.life, read.payload, read.topic), (9, &b"x"[..], stored(&[]).topic));
         let user: Vec<_> = Properties::from_raw(read.properties).user_properties().collect();
@@ -206,6 +223,7 @@ mod tests {
                 (names::EVENT, "id-1"),
             ]
         );
+        assert_eq!(user[5..7], [(names::FIRST_ATTEMPT, "1010"), (names::LAST_ATTEMPT, "1020")]);
         let (name, answer) = user[user.len() - 1];
         assert_eq!((name, answer.len(), &answer[..4]), (names::ANSWER, ANSWER_CHARS_MAX, "noxx"));
     }

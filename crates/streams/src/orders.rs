@@ -177,16 +177,16 @@ impl Hub {
         let is_full = consumer.dead_letter().is_some_and(|stream| self.is_full(stream));
         let Some(consumer) = self.consumers.get_mut(&number) else { return };
         let (name, stream) = (consumer.definition.name.clone(), consumer.definition.stream);
-        let life = self.settings.life;
+        let settings = &self.settings;
         let record = |dead: &DeadLetter, bytes: &[u8]| {
             let own_life = StreamRecord::decode(bytes).map_or(0, |stored| stored.life);
             let id = event_id(own_life, stream, dead.id);
             // It was read as a record before.
-            dead_record(bytes, (&name, &id), dead, life).unwrap_or_else(|_| bytes.to_vec())
+            dead_record(bytes, (&name, &id), dead, settings).unwrap_or_else(|_| bytes.to_vec())
         };
         let dead_letters = DeadLetters { is_full, record };
-        for shard in 0..self.settings.shards {
-            let change = consumer.next_fact(shard, now_ms, &self.settings, &dead_letters);
+        for shard in 0..settings.shards {
+            let change = consumer.next_fact(shard, now_ms, settings, &dead_letters);
             if let Some(change) = change {
                 self.orders.give(shard, Asker::Consumer(number), change, &mut self.out);
             }

@@ -12,6 +12,8 @@ pub struct HubSettings {
     /// Files that this owner makes have at least this number. In a cluster it is above those of
     /// all owners before, whose writes may still arrive. Default 0.
     pub first_file: u64,
+    /// How far the wall clock is ahead of broker time. Events have times of the wall clock.
+    pub wall_ahead_ms: i64,
     /// Bytes of records in memory, of all streams. Above a half all that may go into files does,
     /// and what is in files is read from there. Policy: above it publishers are to be paused
     /// ([`crate::Hub::is_memory_full`]). Default 256 MiB.
@@ -51,6 +53,7 @@ impl HubSettings {
             life: 0,
             epoch: 1,
             first_file: 0,
+            wall_ahead_ms: 0,
             memory_max: 256 << 20,
             block_age_ms: 30_000,
             block_bytes_wait: 4 << 20,

@@ -154,7 +154,7 @@ impl Turn<'_> {
         let at = RecordId { shard, ordinal };
         let id = event_id(message.life(), self.source.stream.definition.number, at);
         let namespace = consumer.definition.namespace.clone();
-        let record = message.as_record(&id, &namespace);
+        let record = message.as_record(&id, &namespace, settings.wall_ahead_ms);
         let event = Event::new(&record);
         let order_hash = order_hash(record.client_id, record.topic);
         let expires_at_ms = message.expires_at_ms();

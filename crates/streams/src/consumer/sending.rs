@@ -19,6 +19,7 @@ struct Wanted<'a> {
     shards: &'a [Progress],
     revision: u64,
     now_ms: u64,
+    wall_ahead_ms: i64,
 }
 
 impl Wanted<'_> {
@@ -34,7 +35,8 @@ impl Wanted<'_> {
         }
         let message = StreamRecord::decode(&held.bytes).and_then(Message::unpack).ok()?;
         let event_id = event_id(message.life(), self.definition.stream, id);
-        let record = message.as_record(&event_id, &self.definition.namespace);
+        let namespace = &self.definition.namespace;
+        let record = message.as_record(&event_id, namespace, self.wall_ahead_ms);
         match self.definition.rule.verdict(&Event::new(&record)) {
             Verdict::Matches => None,
             Verdict::Filter => Some(Outcome::NotMatched),
@@ -59,20 +61,23 @@ impl Consumer {
             return;
         }
         let mut effects = Vec::new();
-        let (definition, shards) = (&self.definition, &self.shards);
-        let own = Wanted { definition, shards, revision: self.revision, now_ms };
+        let ahead_ms = settings.wall_ahead_ms;
+        let (definition, shards, revision) = (&self.definition, &self.shards, self.revision);
+        let own = Wanted { definition, shards, revision, now_ms, wall_ahead_ms: ahead_ms };
         self.dispatch.work_if(now_ms, |id| own.verdict(id).is_none(), &mut effects);
         for effect in effects {
             if let dispatch::Effect::Withdrawn(id) = effect {
-                let (definition, shards) = (&self.definition, &self.shards);
-                let own = Wanted { definition, shards, revision: self.revision, now_ms };
+                let (definition, shards, revision) =
+                    (&self.definition, &self.shards, self.revision);
+                let own = Wanted { definition, shards, revision, now_ms, wall_ahead_ms: ahead_ms };
                 let outcome = own.verdict(id).unwrap_or(Outcome::NotMatched);
                 self.finish(id, outcome, now_ms, settings);
             }
             let dispatch::Effect::Send { batch, records, is_alone } = effect else { continue };
             self.counters.batches += 1;
             self.counters.sent += records.len() as u64;
-            let records = records.into_iter().filter_map(|id| self.outgoing(id, stream)).collect();
+            let records = records.into_iter();
+            let records = records.filter_map(|id| self.outgoing(id, stream, ahead_ms)).collect();
             let consumer = self.definition.number;
             out.push(Effect::Send { consumer, batch, is_alone, records });
         }
@@ -80,12 +85,17 @@ impl Consumer {
 
     /// As the newest revision of the rule makes it. A record is held while it is in flight, and was
     /// read once, so there is one.
-    fn outgoing(&self, id: RecordId, stream: &StreamDefinition) -> Option<Outgoing> {
+    fn outgoing(
+        &self,
+        id: RecordId,
+        stream: &StreamDefinition,
+        wall_ahead_ms: i64,
+    ) -> Option<Outgoing> {
         let held = self.shards[usize::from(id.shard)].held.get(&id.ordinal)?;
         let stored = StreamRecord::decode(&held.bytes).ok()?;
         let event_id = event_id(stored.life, stream.number, id);
         let message = Message::unpack(stored).ok()?;
-        let record = message.as_record(&event_id, &self.definition.namespace);
+        let record = message.as_record(&event_id, &self.definition.namespace, wall_ahead_ms);
         let event = Event::new(&record);
         let output = self.rule().part(&event);
         let key = self.rule().target().and_then(|target| target.destination.key(&record));

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use base::Clock;
-use broker::ShardId;
 use broker::streams::{ConsumerNumber, StreamNumber, StreamOrder};
+use broker::{Calendar, ShardId};
 use data::{StreamDisk, StreamFiles, StreamJob};
 use storage::stream::StreamCommand;
 use streams::{ConsumerView, Effect, Happening, Hub, ReadFiles};
@@ -64,6 +64,8 @@ pub(crate) struct Owner {
     pub(super) board: Arc<Board>,
     pub(super) reporter: Reporter,
     pub(super) clock: Clock,
+    /// For times of events, which are those of the wall clock.
+    pub(super) calendar: Calendar,
     pub(super) ground: Ground,
     pub(super) in_force: InForce,
     /// Orders for shards since the last look.
@@ -101,6 +103,7 @@ impl Owner {
                 self.take(input);
             }
             let now_ms = self.clock.now_ms();
+            self.look_at_clocks(now_ms);
             self.hub.work(now_ms, &self.files, &mut effects);
             self.wait_for_lease();
             for effect in effects.drain(..) {
@@ -233,6 +236,12 @@ impl Owner {
         let streams = streams.collect();
         let memory_bytes = self.hub.memory_bytes() as u64;
         self.board.put(Reported { consumers, streams, paused, busy, memory_bytes });
+    }
+
+    fn look_at_clocks(&mut self, now_ms: u64) {
+        // Whether it was set is logged by the watch of the whole process.
+        let _ = self.calendar.look(now_ms, self.clock.wall_ms());
+        self.hub.set_wall_ahead(self.calendar.note(now_ms).ahead_ms);
     }
 
     fn look_at_disk(&mut self) {

@@ -13,7 +13,7 @@ use broker::streams::{
     ConsumerNumber, Flag, StreamChange, StreamFound, StreamNumber, StreamOrder, StreamSet,
     StreamSettings, StreamsFound,
 };
-use broker::{Durability, Scope, Shard};
+use broker::{Calendar, Durability, Scope, Shard};
 use data::{NumberedStream, Numbers, STREAMS_DIRECTORY, Stamps, StreamDisk, StreamFiles};
 use identity::namespaces::Namespaces;
 use routing::definitions::{self, RuleSpec, StreamDurability, StreamSpec, WhenFull};
@@ -438,6 +438,7 @@ impl Prepared {
             seeks: Vec::new(),
             look_ms: 0,
             holds: 0,
+            calendar: Calendar::default(),
             is_disk_short: false,
             removed: Vec::new(),
             held: Vec::new(),
