@@ -1,11 +1,12 @@
 //! A reader of all partitions of a topic, from their ends on, without a consumer group.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use flock_model::{KafkaSink, Mechanism, SinkTls};
 use krafka::auth::{AuthConfig, TlsConfig};
 use krafka::consumer::{AutoOffsetReset, Consumer, ConsumerRecord, TopicPartition};
-use krafka::{Kafka, KrafkaError};
+use krafka::{Kafka, KrafkaError, Offset, PartitionId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -14,6 +15,18 @@ use crate::{OnArrival, SinkError, State};
 
 pub(crate) struct Reader {
     consumer: Consumer,
+    topic: String,
+    partitions: BTreeMap<PartitionId, Place>,
+}
+
+/// How far a partition is read.
+struct Place {
+    /// The first record that did not arrive.
+    next: Offset,
+    /// When a record arrived last, or when somebody looked whether there are more.
+    looked: Instant,
+    /// Where the partition ended at the last look.
+    end: Offset,
 }
 
 impl Reader {
@@ -26,7 +39,7 @@ impl Reader {
             reason,
         };
         match timeout(OPEN_TIME_MAX, open(settings)).await {
-            Ok(Ok(Some(consumer))) => Ok(Self { consumer }),
+            Ok(Ok(Some(reader))) => Ok(reader),
             Ok(Ok(None)) => Err(SinkError::NoTopic {
                 sink: sink.to_owned(),
                 servers,
@@ -39,7 +52,7 @@ impl Reader {
 
     /// Passes on each record, until `stopped`.
     pub(crate) async fn run(
-        self,
+        mut self,
         on_arrival: &OnArrival,
         state: &State,
         mut stopped: oneshot::Receiver<()>,
@@ -50,20 +63,77 @@ impl Reader {
                 _ = &mut stopped => break,
             };
             match polled {
-                Ok(records) => records.iter().for_each(|record| pass_on(record, on_arrival)),
+                Ok(records) => {
+                    for record in &records {
+                        self.note(record);
+                        pass_on(record, on_arrival);
+                    }
+                }
                 Err(error) => {
                     state.fail(error.to_string());
                     tokio::time::sleep(FAILURE_PAUSE).await;
                 }
             }
+            tokio::select! {
+                () = self.look(state) => {}
+                _ = &mut stopped => break,
+            }
         }
         // What is left of the connections ends with the runtime.
         let _ = timeout(CLOSE_TIME_MAX, self.consumer.close()).await;
     }
+
+    fn note(&mut self, record: &ConsumerRecord) {
+        if let Some(place) = self.partitions.get_mut(&record.partition) {
+            place.next = record.offset + 1;
+            place.looked = Instant::now();
+        }
+    }
+
+    /// Looks at partitions from which nothing came for a time. After failures the library waits up
+    /// to half a minute ahead of the next attempt, and tells nobody: a seek ends that.
+    async fn look(&mut self, state: &State) {
+        let mut stalled = Vec::new();
+        for (partition, place) in &mut self.partitions {
+            if place.looked.elapsed() < SILENCE_MAX {
+                continue;
+            }
+            place.looked = Instant::now();
+            let asked = self.consumer.fetch_watermarks(&self.topic, *partition);
+            let failure = match timeout(LOOK_TIME_MAX, asked).await {
+                Ok(Ok((_, end))) => {
+                    // What was there at the look before has had its time.
+                    if place.next < std::mem::replace(&mut place.end, end) {
+                        stalled.push(*partition);
+                    }
+                    continue;
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no answer within {} s", LOOK_TIME_MAX.as_secs()),
+            };
+            state.fail(failure);
+            stalled = self.partitions.keys().copied().collect();
+            break;
+        }
+        self.seek(&stalled, state).await;
+    }
+
+    /// Goes on where these partitions are.
+    async fn seek(&self, partitions: &[PartitionId], state: &State) {
+        let places = partitions.iter().filter_map(|partition| {
+            let place = self.partitions.get(partition)?;
+            Some((TopicPartition::new(&*self.topic, *partition), place.next))
+        });
+        if !partitions.is_empty()
+            && let Err(error) = self.consumer.seek_many(places).await
+        {
+            state.fail(error.to_string());
+        }
+    }
 }
 
 /// `None`: there is no such topic.
-async fn open(settings: &KafkaSink) -> krafka::Result<Option<Consumer>> {
+async fn open(settings: &KafkaSink) -> krafka::Result<Option<Reader>> {
     let kafka = Kafka::builder(settings.servers.join(","))
         .client_id("flock")
         .security(security(settings))
@@ -92,11 +162,13 @@ async fn open(settings: &KafkaSink) -> krafka::Result<Option<Consumer>> {
         return Ok(None);
     }
     consumer.assign(topic, partitions.clone()).await?;
+    let mut places = BTreeMap::new();
     for partition in partitions {
         let (_, end) = consumer.fetch_watermarks(topic, partition).await?;
         consumer.seek_many([(TopicPartition::new(topic, partition), end)]).await?;
+        places.insert(partition, Place { next: end, looked: Instant::now(), end });
     }
-    Ok(Some(consumer))
+    Ok(Some(Reader { consumer, topic: topic.into(), partitions: places }))
 }
 
 fn is_unknown_topic(error: &KrafkaError) -> bool {
@@ -154,6 +226,9 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 const FETCH_WAIT_MAX: Duration = Duration::from_millis(250);
 const POLL_TIME_MAX: Duration = Duration::from_millis(500);
 const FAILURE_PAUSE: Duration = Duration::from_millis(200);
+/// Without a record for so long, a partition is looked at.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+const LOOK_TIME_MAX: Duration = Duration::from_secs(2);
 /// Of one poll.
 const RECORDS_MAX: i32 = 1_000;
 
