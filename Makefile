@@ -139,6 +139,21 @@ bench-dashboard: ## p99.9 with and without an open dashboard over 100,000 sessio
 bench-memory: ## memory of connections, subscriptions and retained messages, into lab/results
 	@python3 lab/memory.py
 
+.PHONY: routing-faults
+routing-faults: ## kill broker and Kafka under load, ROUNDS times (default 100), then targets that are away for MINUTES (default 60), into lab/results
+	$(CARGO) build --profile quick -p quelea -p flock --bins
+	@tests/setup kafka
+	@for what in kills away; do tests/kafka/.venv/bin/python lab/routing_faults.py $$what --results \
+		--quelea target/quick/quelea --flock target/quick/flock \
+		--rounds $(or $(ROUNDS),100) --minutes $(or $(MINUTES),60) || exit 1; done
+
+.PHONY: bench-routed
+bench-routed: ## Event Grid's routed scenarios with a Kafka on this machine, into lab/results and docs/flock/examples (SCALE=0.04 HOLD=5m)
+	$(CARGO) build --release -p quelea -p flock --bins
+	@tests/setup kafka
+	@tests/kafka/.venv/bin/python lab/routing_eg.py --results EG-1-KAFKA EG-2-KAFKA EG-5-KAFKA EG-5-KAFKA:kill \
+		-- --scale $(or $(SCALE),0.04) --ramp 20s --duration $(or $(HOLD),5m)
+
 .PHONY: soak
 soak: ## check that memory stays flat; SECONDS=600 is shorter than the hour that goes into lab/results
 	$(CARGO) build --profile quick -p quelea -p flock

@@ -48,6 +48,11 @@ class Broker:
         self._launch()
 
     def _launch(self):
+        self.spawn()
+        self._wait_until_ready()
+
+    def spawn(self):
+        """Starts the process; it is not ready yet."""
         self._events = queue.Queue()
         self.urls = []
         self.process = subprocess.Popen(
@@ -71,7 +76,6 @@ class Broker:
         )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
-        self._wait_until_ready()
 
     def _read_log(self):
         for line in self.process.stderr:
