@@ -11,12 +11,13 @@ import sys
 
 import records
 from chart import Panel, chart
-from records import ROOT, figure, find, median, read, spread, table, values
+from records import ROOT, figure, find, median, read, spread, table, values, with_unit
 
 TEMPLATE = ROOT / "lab/page.tmpl"
 PAGE = ROOT / "docs/use/performance.md"
 CHARTS = ROOT / "docs/use/charts"
 RESULTS = "../../lab/results"
+EXAMPLES = "../flock/examples"
 OWN = "quelea"
 
 LOADS = {
@@ -40,6 +41,8 @@ MAKE = {
     "durable-levels": "bench-durable", "scaling": "scaling",
     "cluster-cost": "cluster-bench", "takeover": "cluster-bench",
     "cluster-faults": "cluster-test RESULTS=1", "siege": "siege", "bridge": "bench-bridge",
+    "routing-kills": "routing-faults", "routing-away": "routing-faults",
+    "routing-eg": "bench-routed",
 }  # fmt: skip
 # What the page shows of faults.
 GAP_SECS_MIN = 5
@@ -270,9 +273,47 @@ def siege():
     return [*lines, *caption("siege")]
 
 
+def kills():
+    record = read("routing-kills")
+    [row] = record["rows"]
+    return [*table(list(row["cells"]), [map(spread, row["cells"].values())]), *caption("routing-kills")]
+
+
+def away():
+    record = read("routing-away")
+    targets = [one for one in record["rows"] if "target" in one["of"]]
+    names = list(targets[0]["cells"])
+    rows = [[one["of"]["target"], *(with_unit(one["cells"][name]) for name in names)] for one in targets]
+    lines = table(["target", *names], rows)
+    phases = [one for one in record["rows"] if "phase" in one["of"]]
+    rows = [[one["of"]["phase"], *(ends(cell) for cell in one["cells"].values())] for one in phases]
+    heads = ["MB", *phases[0]["cells"]]
+    return [*lines, "", *table(heads, rows), *caption("routing-away")]
+
+
+def ends(cell):
+    """The smallest and the largest."""
+    return spread(cell | {"median": None})
+
+
+def routed():
+    """Nothing until it has been measured."""
+    if "routing-eg" not in records.suites():
+        return []
+    record = read("routing-eg")
+    names = list(dict.fromkeys(name for one in record["rows"] for name in one["cells"]))
+    rows = [
+        [f"[{one['of']['scenario']}]({EXAMPLES}/{one['of']['page']})", one["of"]["fault"], one["of"]["to"],
+         *(with_unit(one["cells"].get(name)) for name in names)]
+        for one in record["rows"]
+    ]  # fmt: skip
+    text = "Scenarios of Event Grid's report with Kafka in place of the event hub:"
+    return ["", text, "", *table(["scenario", "fault", "to", *names], rows), *caption("routing-eg")]
+
+
 PARTS = (
-    peers, ahead, connections, memory, tails, dashboard, durable, bridge, scaling, cluster, faults,
-    siege,
+    peers, ahead, connections, memory, tails, dashboard, durable, bridge, kills, away, routed,
+    scaling, cluster, faults, siege,
 )  # fmt: skip
 
 

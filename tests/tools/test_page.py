@@ -37,7 +37,8 @@ def test_every_part_of_the_template_has_its_table():
 
 def test_every_table_names_commit_and_date_of_its_records():
     text = page.PAGE.read_text()
-    for name in page.MAKE:
+    # A table of `routed` is there once it has been measured.
+    for name in [name for name in page.MAKE if name != "routing-eg" or name in records.suites()]:
         record = records.read(name)
         assert f"[{name}.json]" in text and f"{record['commit']} ({record['commit_date']}" in text
 
