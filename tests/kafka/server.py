@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from ports import free_ports
 
@@ -136,7 +136,7 @@ class Kafka:
         })  # fmt: skip
         found = {}
         for partition in range(partitions):
-            start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), 60)
+            start, end = ends_of(consumer, TopicPartition(topic, partition))
             consumer.assign([TopicPartition(topic, partition, start)])
             messages = found[partition] = []
             while len(messages) < end - start:
@@ -147,3 +147,16 @@ class Kafka:
                     messages.append(message)
         consumer.close()
         return found
+
+
+def ends_of(consumer, partition):
+    """The first and the next offset. Kafka accepts connections ahead of leading its partitions."""
+    deadline = time.monotonic() + START_TIME_MAX
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, 60)
+        except KafkaException as error:
+            is_early = error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+            if not is_early or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
