@@ -679,7 +679,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const MARK_INTERVAL: Duration = Duration::from_secs(5);
 const TIDY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a takeover asks for what the engine does not give, and how often. The engine may have to
-/// elect a leader.
+/// How long a takeover asks for what the engine does not give, and how often. The engine may have
+/// to elect a leader.
 const COMPLETE_MAX: Duration = Duration::from_secs(20);
 const COMPLETE_INTERVAL: Duration = Duration::from_millis(200);
