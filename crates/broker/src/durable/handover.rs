@@ -16,7 +16,7 @@ use storage::{AppendError, Position, Status};
 
 use super::promise::Promise;
 use super::store::{Class, Loaded, level_of};
-use super::streams::ForStreams;
+use super::streams::{ForStreams, Publisher};
 use super::track::{RecordLocation, Track};
 use crate::clients::Sessions;
 use crate::clients::client::Client;
@@ -186,7 +186,7 @@ impl Durable {
             })?;
             (serial, position, level)
         } else {
-            let publisher = sessions.get(slot);
+            let publisher = sessions.get(slot).map(Publisher::from);
             let own = ForStreams { message, publisher, owner, author: message.author(), places };
             let (set, purpose) =
                 (sessions.router.streams().set(), Purpose::Taken { session, packet_id });

@@ -14,7 +14,7 @@ use super::kept_sessions::KeptSession;
 use super::postponed::Postponed;
 use super::promise::Promise;
 use super::store::{Loaded, Noted, Store};
-use super::streams::ForStreams;
+use super::streams::{ForStreams, Publisher};
 use crate::Name;
 use crate::clients::Sessions;
 use crate::clients::client::{Client, Pace};
@@ -62,7 +62,7 @@ impl Durable {
     ) -> Result<(Option<u64>, Position, Level), storage::AppendError> {
         let Some(store) = &mut self.store else { return Err(storage::AppendError::Closed) };
         let is_shared = is_assigned_to_any(message, found);
-        let publisher = sessions.publisher_of(message);
+        let publisher = sessions.publisher_of(message).map(Publisher::from);
         let owner = sessions.owner_of(message);
         let author = noted_author(message, found);
         let purpose = if is_shared { Purpose::Message } else { Purpose::Streams };

@@ -12,12 +12,12 @@
 use std::collections::VecDeque;
 
 use codec::{Reason, Version};
-use session::Message;
 use storage::{AppendError, Level, Position};
 
 use super::promise::Promise;
 use super::session_ends::End;
 use super::store::Class;
+use super::will::DueWill;
 use crate::clients::Sessions;
 use crate::clients::ending::NEVER_EXPIRES;
 use crate::durable::Durable;
@@ -46,10 +46,7 @@ pub(super) enum Postponed {
     /// The session is written, and the will of its last CONNECT is not.
     Will(QueueNumber),
     /// A will that is due. The end of its session, if that has ended, stands behind it.
-    DueWill {
-        session: QueueNumber,
-        message: Message,
-    },
+    DueWill(DueWill),
     /// The connection of a session has ended, maybe with the broker.
     Detached(QueueNumber),
     End(End),
@@ -291,8 +288,8 @@ impl Durable {
                 self.try_connect(cx, sessions, queue);
             }
             Postponed::Will(queue) => self.try_will(sessions, queue),
-            Postponed::DueWill { session, message } => {
-                self.try_due_will(cx, sessions, groups, retained, session, message);
+            Postponed::DueWill(will) => {
+                self.try_due_will(cx, sessions, groups, retained, will);
             }
             Postponed::Detached(queue) => self.try_detached(cx, sessions, queue),
             Postponed::End(end) => self.end_queue(cx, sessions, end),

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use policy::Attributes;
 use session::{Account, Message};
 use storage::{AppendError, Journal, Level, Position};
 
@@ -81,11 +82,63 @@ pub(crate) struct Ordered {
 /// A message on its way into streams.
 pub(super) struct ForStreams<'a> {
     pub(super) message: &'a Message,
-    pub(super) publisher: Option<&'a Client>,
+    pub(super) publisher: Option<Publisher<'a>>,
     pub(super) owner: Option<&'a Arc<Account>>,
     pub(super) author: u64,
     /// By their places in the set.
     pub(super) places: &'a [u32],
+}
+
+/// A publisher, as a record of streams names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Publisher<'a> {
+    client_id: &'a str,
+    username: Option<&'a str>,
+    attributes: Option<&'a Attributes>,
+}
+
+/// A publisher whose session may end before its message is written, and who is charged for it.
+#[derive(Debug)]
+pub(super) struct KnownPublisher {
+    client_id: Box<str>,
+    username: Option<Box<str>>,
+    attributes: Option<Attributes>,
+    owner: Option<Arc<Account>>,
+}
+
+impl<'a> From<&'a Client> for Publisher<'a> {
+    fn from(client: &'a Client) -> Self {
+        Self {
+            client_id: &client.id,
+            username: client.username.as_deref(),
+            attributes: client.principal.as_ref().map(|principal| &principal.attributes),
+        }
+    }
+}
+
+impl From<&Client> for KnownPublisher {
+    fn from(client: &Client) -> Self {
+        Self {
+            client_id: client.id.clone(),
+            username: client.username.clone(),
+            attributes: client.principal.as_ref().map(|principal| principal.attributes.clone()),
+            owner: client.charged.account().cloned(),
+        }
+    }
+}
+
+impl KnownPublisher {
+    pub(super) fn as_publisher(&self) -> Publisher<'_> {
+        Publisher {
+            client_id: &self.client_id,
+            username: self.username.as_deref(),
+            attributes: self.attributes.as_ref(),
+        }
+    }
+
+    pub(super) const fn owner(&self) -> Option<&Arc<Account>> {
+        self.owner.as_ref()
+    }
 }
 
 impl Streams {
@@ -250,7 +303,7 @@ impl Store {
     ) {
         let places = sessions.streams_for(message);
         let slot = session.and_then(|session| sessions.find_queue(session));
-        let publisher = slot.and_then(|slot| sessions.get(slot));
+        let publisher = slot.and_then(|slot| sessions.get(slot)).map(Publisher::from);
         let (owner, author) = (None, message.author());
         let own = ForStreams { message, publisher, owner, author, places: &places };
         if !places.is_empty() {
@@ -588,10 +641,9 @@ const fn refusal_of(error: &AppendError) -> OrderRefusal {
 fn record_of(own: &ForStreams<'_>, topic: &str, life: u64, now_ms: u64) -> Vec<u8> {
     let ForStreams { message, publisher, .. } = own;
     let (_, properties, payload) = message.parts_on_wire();
-    let principal = publisher.and_then(|client| client.principal.as_deref());
     let mut attributes = Vec::new();
-    if let Some(principal) = principal {
-        put_attributes(&mut attributes, &principal.attributes);
+    if let Some(named) = publisher.and_then(|publisher| publisher.attributes) {
+        put_attributes(&mut attributes, named);
     }
     let record = StreamRecord {
         at_ms: now_ms,
@@ -599,8 +651,8 @@ fn record_of(own: &ForStreams<'_>, topic: &str, life: u64, now_ms: u64) -> Vec<u
         qos: message.qos(),
         retain: message.retain(),
         expires_at_ms: message.expires_at_ms(),
-        client_id: publisher.map_or("", |client| &*client.id),
-        username: publisher.and_then(|client| client.username.as_deref()),
+        client_id: publisher.map_or("", |publisher| publisher.client_id),
+        username: publisher.and_then(|publisher| publisher.username),
         attributes: &attributes,
         topic,
         properties,

@@ -13,7 +13,7 @@ use storage::AppendError;
 
 use super::postponed::{self, Postponed};
 use super::store::Class;
-use super::streams::ForStreams;
+use super::streams::{ForStreams, KnownPublisher};
 use crate::clients::Sessions;
 use crate::durable::Durable;
 use crate::expected::Expected;
@@ -24,6 +24,15 @@ use crate::routing::stream_index::Asking;
 use crate::shard::context::Context;
 use crate::streams::StreamFlaw;
 use crate::{Event, Name};
+
+/// A will that is published, and not in the journal as a message yet.
+#[derive(Debug)]
+pub(super) struct DueWill {
+    session: QueueNumber,
+    message: Message,
+    /// Kept here: the session may be over first, and its client may return as somebody else.
+    publisher: KnownPublisher,
+}
 
 impl Durable {
     /// Writes the will down that the session has, instead of the one it had.
@@ -105,16 +114,19 @@ impl Durable {
         slot: u32,
         message: &Message,
     ) -> bool {
-        let Some(durable) = sessions.kept(slot).filter(|durable| !durable.has_due_will()) else {
+        let Some(client) = sessions.get(slot) else { return false };
+        let Some(durable) = client.durable.as_ref().filter(|durable| !durable.has_due_will())
+        else {
             return false;
         };
-        let queue = durable.queue;
+        let (session, publisher) = (durable.queue, KnownPublisher::from(client));
+        let will = DueWill { session, message: message.clone(), publisher };
         if !groups.has_recipient_of_will(sessions, message) {
             return false;
         }
         let Some(store) = self.store.as_ref().expected() else { return false };
         if !store.handovers.is_resuming {
-            match self.take_will(cx, sessions, groups, retained, queue, message) {
+            match self.take_will(cx, sessions, groups, retained, &will) {
                 Ok(()) => return true,
                 Err(AppendError::Full(_) | AppendError::Backlog { .. }) => {}
                 Err(_) => return false,
@@ -123,13 +135,13 @@ impl Durable {
         if let Some(durable) = sessions.kept_mut(slot) {
             durable.rare().has_due_will = true;
         }
-        self.put_off_due_will(queue, message.clone());
+        self.put_off_due_will(will);
         true
     }
 
-    fn put_off_due_will(&mut self, session: QueueNumber, message: Message) {
+    fn put_off_due_will(&mut self, will: DueWill) {
         if let Some(store) = &mut self.store {
-            store.postponed.push(Postponed::DueWill { session, message });
+            store.postponed.push(Postponed::DueWill(will));
         }
     }
 
@@ -140,17 +152,16 @@ impl Durable {
         sessions: &mut Sessions,
         groups: &mut Groups,
         retained: &mut Retained,
-        session: QueueNumber,
-        message: Message,
+        will: DueWill,
     ) {
         let Some(store) = self.store.as_ref().expected() else { return };
         if store.handovers.is_resuming
-            || self.take_will(cx, sessions, groups, retained, session, &message).is_err()
+            || self.take_will(cx, sessions, groups, retained, &will).is_err()
         {
-            return self.put_off_due_will(session, message);
+            return self.put_off_due_will(will);
         }
         // The will of its next connection had to wait for this one.
-        let Some(slot) = sessions.find_queue(session) else { return };
+        let Some(slot) = sessions.find_queue(will.session) else { return };
         if let Some(durable) = sessions.kept_mut(slot) {
             durable.rare().has_due_will = false;
         }
@@ -169,16 +180,15 @@ impl Durable {
         sessions: &mut Sessions,
         groups: &mut Groups,
         retained: &mut Retained,
-        session: QueueNumber,
-        message: &Message,
+        will: &DueWill,
     ) -> Result<(), AppendError> {
+        let DueWill { session, ref message, ref publisher } = *will;
         let slot = sessions.find_queue(session);
         let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
         // It may use the reserve: the will goes for it, and what it takes is given back soon.
         let places = sessions.router.streams_for(Name::topic_of(message), Asking::of(message));
         let is_lost = store.streams.has(StreamFlaw::WillLost);
-        let client = slot.and_then(|slot| sessions.get(slot));
-        let owner = client.and_then(|client| client.charged.account());
+        let owner = publisher.owner();
         let session_if_any = Some(session);
         let serial = if places.is_empty() || is_lost {
             let (serial, _) =
@@ -187,7 +197,7 @@ impl Durable {
                 })?;
             serial
         } else {
-            let (publisher, author) = (client, message.author());
+            let (publisher, author) = (Some(publisher.as_publisher()), message.author());
             let own = ForStreams { message, publisher, owner, author, places: &places };
             let purpose = Purpose::WillTaken { session: session_if_any };
             store.keep_for_streams(sessions.router.streams().set(), &own, purpose, cx.now_ms)?.0

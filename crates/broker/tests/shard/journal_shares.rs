@@ -15,7 +15,7 @@ fn user(name: &str, client_id: &str) -> ConnectRequest {
     ConnectRequest { username: Some(name.into()), ..persistent(client_id) }
 }
 
-fn logged(lab: &Lab, owner: &str) -> u64 {
+pub(crate) fn logged(lab: &Lab, owner: &str) -> u64 {
     let all = lab.shared.ledger.largest(usize::MAX);
     let found = all.iter().find(|consumer| *consumer.name == *owner);
     found.map_or(0, |consumer| consumer.bytes[MemoryKind::Logged as usize])

@@ -3,17 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use broker::Durability;
-use broker::journal::StreamRecord;
+use broker::journal::{StreamRecord, read_attributes};
 use broker::streams::{
     ConsumerNumber, Flag, OrderRefusal, StoredRecord, StreamChange, StreamFound, StreamNews,
     StreamNumber, StreamOrder, StreamSet, StreamSettings,
 };
+use broker::{ConnectRequest, Durability};
 use codec::{AckKind, Packet, Properties, Publish, QoS, Reason};
+use policy::{Attribute, Attributes, Principal};
 use session::Will;
 use storage::testing::Crash;
 
+use crate::journal_shares::logged;
 use crate::lab::{Conn, Got, Lab, level, persistent, request};
+use crate::wills::{cut_only, dying, fill, make_room, will};
 
 const STREAM: StreamNumber = StreamNumber(3);
 const OTHER: StreamNumber = StreamNumber(8);
@@ -392,6 +395,54 @@ fn a_will_that_only_a_stream_wants_is_stored_once_across_a_crash() {
     lab.pass_secs(4);
     let owner = Owner::open(&mut lab, settings());
     assert_eq!(owner.payloads(STREAM), numbered(&["gone"]));
+}
+
+/// The session is over before its journal has room for the will: the record says who it was.
+#[test]
+fn a_will_that_waits_for_log_space_is_stored_with_its_publisher() {
+    let mut lab = Lab::durable(1);
+    let mut owner = Owner::open(&mut lab, vec![stream(STREAM, "will", Durability::Fsync)]);
+    let attributes = || {
+        let site = Attribute::Text("berlin".into());
+        Attributes::new([("site".into(), site)])
+    };
+    let ids: Vec<String> = (0..12).map(|who| format!("dying-{who:02}")).collect();
+    let conns: Vec<Conn> = ids
+        .iter()
+        .map(|id| {
+            let will = Will { payload: [b'w'; 5_000].into(), ..will("will", QoS::AtLeastOnce) };
+            let principal = Principal { attributes: attributes(), ..Principal::default() };
+            lab.open(ConnectRequest {
+                username: Some("sensors".into()),
+                principal: Some(Box::new(principal)),
+                ..dying(id, will)
+            })
+        })
+        .collect();
+    fill(&mut lab, 0);
+    conns.iter().for_each(|conn| cut_only(&mut lab, *conn));
+    lab.settle();
+    owner.look(&mut lab);
+    let before = owner.stored.get(&STREAM).map_or(0, BTreeMap::len);
+    assert!(before < ids.len(), "the reserve of this log has room for them all");
+    for id in &ids {
+        lab.connect_only(ConnectRequest { username: Some("sensors".into()), ..request(id) });
+    }
+    make_room(&mut lab, 0);
+    owner.look(&mut lab);
+    let expected = ids.iter().map(|id| (id.clone(), Some("sensors".to_owned()), attributes()));
+    let mut found: Vec<(String, Option<String>, Attributes)> = owner.stored[&STREAM]
+        .values()
+        .map(|stored| {
+            let record = StreamRecord::decode(&stored.bytes).expect("a record");
+            let attributes = read_attributes(record.attributes).expect("attributes");
+            (record.client_id.to_owned(), record.username.map(str::to_owned), attributes)
+        })
+        .collect();
+    found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    let charged = logged(&lab, "user sensors");
+    assert!(charged >= ids.len() as u64 * 5_000, "{charged} bytes are charged to their user");
 }
 
 #[test]

@@ -6,11 +6,11 @@ use codec::{AckKind, Disconnect, Packet, Properties, QoS, Reason};
 use storage::testing::Crash;
 
 /// A kept session with a will.
-fn dying(id: &str, will: session::Will) -> ConnectRequest {
+pub(crate) fn dying(id: &str, will: session::Will) -> ConnectRequest {
     ConnectRequest { will: Some(Box::new(will)), ..persistent(id) }
 }
 
-fn will(topic: &str, qos: QoS) -> session::Will {
+pub(crate) fn will(topic: &str, qos: QoS) -> session::Will {
     session::Will {
         topic: topic.into(),
         properties: [].into(),
@@ -46,7 +46,7 @@ fn seen_by(lab: &mut Lab, id: &str) -> Vec<String> {
 }
 
 /// The connection breaks, and the disks of some shards do nothing any more.
-fn cut_only(lab: &mut Lab, conn: Conn) {
+pub(crate) fn cut_only(lab: &mut Lab, conn: Conn) {
     let (shard, slot) = lab.place(conn);
     lab.shards[shard].on_closed(slot, conn, lab.now_ms);
 }
@@ -210,7 +210,7 @@ fn a_will_waits_in_a_journal_without_even_its_reserve() {
 }
 
 /// Publishes until the journal of a shard takes no more.
-fn fill(lab: &mut Lab, shard: u16) {
+pub(crate) fn fill(lab: &mut Lab, shard: u16) {
     let away = lab.id_on(shard, "away");
     let conn = lab.open(persistent(&away));
     lab.subscribe(conn, "fill", 1);
@@ -228,7 +228,7 @@ fn fill(lab: &mut Lab, shard: u16) {
     }
 }
 
-fn make_room(lab: &mut Lab, shard: u16) {
+pub(crate) fn make_room(lab: &mut Lab, shard: u16) {
     lab.disks[usize::from(shard)].faults.capacity_bytes = u64::MAX;
     lab.pass_secs(30);
 }

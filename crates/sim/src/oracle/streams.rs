@@ -219,9 +219,7 @@ impl Streams {
         let Some(sent) = self.sent.get(&(topic.clone(), payload)) else {
             return Err(format!("nobody sent {payload:?} on {topic}"));
         };
-        // The journal did not take a will before its session ended.
-        let may_be_unknown = sent.is_will && entry.client_id.is_empty();
-        if entry.client_id != format!("c{}", payload.publisher) && !may_be_unknown {
+        if entry.client_id != format!("c{}", payload.publisher) {
             return Err(format!("{} did not send {payload:?}", entry.client_id));
         }
         if !sent.is_taken_by(plan, topic) {
