@@ -140,8 +140,8 @@ pub enum StreamChange {
     Archived { stream: StreamNumber, next: u64, file: u64, end: u64 },
     /// The files below this one are gone.
     Dropped { stream: StreamNumber, first_file: u64 },
-    /// How far a consumer is.
-    Cursor { consumer: ConsumerNumber, cursor: Vec<u8> },
+    /// How far a consumer is. It is done when it is committed at this level.
+    Cursor { consumer: ConsumerNumber, cursor: Vec<u8>, level: Durability },
     /// The consumer has ended: its cursor is forgotten.
     EndConsumer { consumer: ConsumerNumber },
     /// A record that its consumer could not deliver: its outcome and its place in the stream of

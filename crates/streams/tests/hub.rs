@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use broker::Durability;
 use broker::journal::StreamRecord;
 use broker::streams::{
     ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamNews, StreamNumber,
@@ -249,11 +250,30 @@ fn a_message_is_sent_and_its_outcome_is_committed_within_a_second() {
     bench.pass(999);
     assert!(bench.orders.is_empty(), "{:?}", bench.orders);
     bench.pass(1);
-    assert!(matches!(bench.orders[..], [StreamChange::Cursor { .. }]), "{:?}", bench.orders);
+    assert_eq!(levels_of_cursors(&bench), [Durability::Disk], "{:?}", bench.orders);
     let view = bench.view(1);
     assert_eq!((view.sum.stored, view.sum.lag(), view.state.name()), (2, 0, "idle"));
     assert_eq!(view.sum.total(Outcome::NotMatched), 1);
     assert_eq!(view.sum.total(Outcome::Delivered), 1);
+}
+
+fn levels_of_cursors(bench: &Bench) -> Vec<Durability> {
+    let level = |change: &StreamChange| match change {
+        StreamChange::Cursor { level, .. } => Some(*level),
+        _ => None,
+    };
+    bench.orders.iter().filter_map(level).collect()
+}
+
+/// A loss of power does not undo it on some shards.
+#[test]
+fn a_run_begins_once_its_cursors_are_synced() {
+    let mut bench = Bench::with(vec![consumer(1, "a/#")]);
+    assert_eq!(levels_of_cursors(&bench), [Durability::Fsync], "a new consumer");
+    bench.orders.clear();
+    bench.hub.seek(ConsumerNumber(1), &Seek::Beginning, bench.now_ms);
+    bench.work();
+    assert_eq!(levels_of_cursors(&bench), [Durability::Fsync], "a seek");
 }
 
 #[test]

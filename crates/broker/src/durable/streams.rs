@@ -463,11 +463,12 @@ impl Store {
                 self.forget_files(stream, first_file);
                 Ok(Some(written))
             }
-            StreamChange::Cursor { consumer, cursor } => {
+            StreamChange::Cursor { consumer, cursor, level } => {
                 let fact = Fact::Cursor { consumer: consumer.0, cursor: &cursor };
-                let place = self.append(Class::Essential, &fact, Level::Disk)?;
+                let level = level_of(level as u8);
+                let place = self.append(Class::Essential, &fact, level)?;
                 self.replace_cursor(consumer, place);
-                Ok(Some((place.position(), Level::Disk)))
+                Ok(Some((place.position(), level)))
             }
             StreamChange::EndConsumer { consumer } => {
                 if let Some(place) = self.streams.cursors.remove(&consumer) {

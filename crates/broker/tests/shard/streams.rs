@@ -218,10 +218,7 @@ fn what_no_file_has_outlives_a_loss_of_power_and_turns_of_the_journal() {
         lab.publish(publisher, "a", payload.as_bytes(), 1, number);
     }
     owner.order(&mut lab, StreamChange::Archived { stream: STREAM, next: 1, file: 1, end: 90 });
-    owner.order(
-        &mut lab,
-        StreamChange::Cursor { consumer: CONSUMER, cursor: b"the first".to_vec() },
-    );
+    owner.order(&mut lab, cursor(b"the first", Durability::Disk));
     lab.settle();
     for _ in 0..2 {
         lab.turn_the_journal_over();
@@ -238,6 +235,45 @@ fn what_no_file_has_outlives_a_loss_of_power_and_turns_of_the_journal() {
         owner = Owner::open(&mut lab, settings());
         assert_eq!(owner.payloads(STREAM), [(1, "2".to_owned()), (2, "3".to_owned())]);
     }
+}
+
+fn cursor(cursor: &[u8], level: Durability) -> StreamChange {
+    StreamChange::Cursor { consumer: CONSUMER, cursor: cursor.to_vec(), level }
+}
+
+/// What the disk does, step by step, until the order is done.
+fn steps_until_done(lab: &mut Lab, owner: &mut Owner, order: u64) -> u32 {
+    let mut steps = 0;
+    while owner.done.last() != Some(&(order, Ok(()))) {
+        let mut commands = Vec::new();
+        lab.shards[0].take_disk_commands(&mut commands, lab.now_ms);
+        commands.into_iter().for_each(|command| lab.disks[0].submit(command));
+        if let Some(completion) = lab.disks[0].step() {
+            lab.shards[0].on_disk(completion, lab.now_ms);
+        }
+        steps += 1;
+        assert!(steps < 1_000, "the order is answered");
+        owner.look(lab);
+    }
+    steps
+}
+
+/// A cursor that begins a run is done when no loss of power can undo it.
+#[test]
+fn a_cursor_is_done_when_it_is_committed_at_its_level() {
+    let steps = [Durability::Disk, Durability::Fsync].map(|level| {
+        let mut lab = Lab::durable(1);
+        let mut owner = Owner::open(&mut lab, vec![]);
+        lab.settle();
+        let order = owner.order(&mut lab, cursor(b"the first", level));
+        let steps = steps_until_done(&mut lab, &mut owner, order);
+        if level == Durability::Fsync {
+            lab.crash(Crash::Power);
+            assert_eq!(lab.shards[0].streams_found().cursors[&CONSUMER], b"the first");
+        }
+        steps
+    });
+    assert!(steps[0] < steps[1], "a sync is awaited: {steps:?}");
 }
 
 #[test]

@@ -166,13 +166,8 @@ impl Consumers {
         }
     }
 
-    /// What a consumer shows at any time. `has_lost_power`: it may have gone back.
-    pub(crate) fn on_view(
-        &mut self,
-        view: &ConsumerView,
-        has_lost_power: bool,
-        logs: &Streams,
-    ) -> Result<(), String> {
+    /// What a consumer shows at any time.
+    pub(crate) fn on_view(&mut self, view: &ConsumerView, logs: &Streams) -> Result<(), String> {
         let number = view.consumer.0;
         let adds_up = |sum: &streams::Sum| {
             sum.stored == Outcome::ALL.iter().map(|it| sum.total(*it)).sum::<u64>() + sum.lag()
@@ -192,20 +187,16 @@ impl Consumers {
             let is_back = known.is_some_and(|(run, _)| it.run <= run);
             // Before its first cursors are committed it has not begun.
             let has_begun = own.accepted.keys().any(|(own, _)| *own == shard);
-            if is_back && !has_lost_power && has_begun {
+            if is_back && has_begun {
                 return Err(format!(
                     "consumer {number}, shard {shard}: run {} from {} follows {known:?}",
                     it.run, it.start
                 ));
             }
             own.runs.insert(shard, (it.run, it.start));
-            // A run that begins, perhaps again, has nothing yet. An earlier one has all.
-            let first_void =
-                if known.is_some_and(|it_was| it.run < it_was.0) { it.run + 1 } else { it.run };
-            own.forget_runs(shard, first_void);
-            if let Some(to) = own.plan.dead_letter
-                && first_void == it.run
-            {
+            // A run that begins, perhaps again, has nothing yet.
+            own.forget_runs(shard, it.run);
+            if let Some(to) = own.plan.dead_letter {
                 let mark = logs.log((to, shard)).len();
                 own.marks.insert((shard, it.run), mark);
             }

@@ -253,10 +253,6 @@ impl Streams {
         self.has_lost_power = false;
     }
 
-    pub(crate) const fn has_lost_power(&self) -> bool {
-        self.has_lost_power
-    }
-
     pub(crate) fn log(&self, name: LogName) -> &[Entry] {
         self.logs.get(&name).map_or(&[], Vec::as_slice)
     }

@@ -56,7 +56,7 @@ impl World {
             return Ok(Vec::new());
         };
         let logs = &self.oracle.streams;
-        self.oracle.consumers.on_view(&view, logs.has_lost_power(), logs)?;
+        self.oracle.consumers.on_view(&view, logs)?;
         Ok(view.shards.iter().map(|shard| shard.run).collect())
     }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use broker::Durability;
 use broker::streams::{ConsumerNumber, OrderRefusal, StreamChange, StreamNumber};
 use routing::dispatch::DeadLetter;
 use routing::{Cursor, Outcome};
@@ -101,7 +102,8 @@ impl Consumer {
             if settings.has(Flaw::DeadLetterLost)
                 && let StreamChange::DeadLetter { consumer, cursor, .. } = change
             {
-                return Some(StreamChange::Cursor { consumer, cursor });
+                let level = Durability::Disk;
+                return Some(StreamChange::Cursor { consumer, cursor, level });
             }
             return Some(change);
         }
@@ -225,8 +227,14 @@ impl Progress {
     }
 
     fn order(&mut self, consumer: ConsumerNumber, cursor: &Cursor, kind: Kind) -> StreamChange {
+        // No loss of power undoes a run on some shards only: all wait for the sync ahead of its
+        // first record.
+        let level = match kind {
+            Kind::NewRun(_) => Durability::Fsync,
+            _ => Durability::Disk,
+        };
         self.note_ordered(cursor.floor(), kind);
-        StreamChange::Cursor { consumer, cursor: encoded(cursor) }
+        StreamChange::Cursor { consumer, cursor: encoded(cursor), level }
     }
 
     fn note_ordered(&mut self, floor: u64, kind: Kind) {

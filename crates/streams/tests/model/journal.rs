@@ -146,7 +146,7 @@ impl Journal {
                     stream.reach.retain(|file, _| *file >= first_file);
                     stream.first_file = stream.first_file.max(first_file);
                 }
-                StreamChange::Cursor { consumer, cursor }
+                StreamChange::Cursor { consumer, cursor, .. }
                 | StreamChange::DeadLetter { consumer, cursor, .. } => {
                     found.cursors.insert(consumer, cursor);
                 }

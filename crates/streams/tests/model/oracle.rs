@@ -227,7 +227,7 @@ impl World {
             let mut cursors: BTreeMap<ConsumerNumber, Cursor> = BTreeMap::new();
             for fact in &journal.facts {
                 let Fact::Change(change, _) = fact else { continue };
-                let (StreamChange::Cursor { consumer, cursor }
+                let (StreamChange::Cursor { consumer, cursor, .. }
                 | StreamChange::DeadLetter { consumer, cursor, .. }) = change
                 else {
                     continue;
