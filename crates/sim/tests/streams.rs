@@ -71,6 +71,7 @@ fn the_oracle_sees_the_faults_of_an_owner() {
         Flaw::LaneOvertaken,
         Flaw::DeletedEarly,
         Flaw::DropUncounted,
+        Flaw::RunUnsynced,
     ] {
         is_caught(Sabotage::Hub(flaw));
     }

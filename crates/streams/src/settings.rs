@@ -105,4 +105,6 @@ pub enum Flaw {
     DeletedEarly,
     /// A record that retention has deleted is skipped without an outcome.
     DropUncounted,
+    /// A run counts before its first cursors outlive a loss of power.
+    RunUnsynced,
 }

@@ -89,8 +89,14 @@ impl Consumer {
         if let Some(goal) = &progress.goal {
             let Goal::Cursor(cursor) = goal else { return None };
             let (cursor, kind) = (cursor.clone(), Kind::NewRun(cursor.run()));
+            // No loss of power undoes a run on some shards only: all wait for the sync ahead of
+            // its first record.
+            let level = match settings.has(Flaw::RunUnsynced) {
+                true => Durability::Disk,
+                false => Durability::Fsync,
+            };
             return (now_ms >= progress.not_before_ms)
-                .then(|| progress.order(consumer, &cursor, kind));
+                .then(|| progress.order(consumer, &cursor, kind, level));
         }
         if dead_letters.is_full && !progress.dead.is_empty() {
             progress.dead_refused = Some(now_ms + settings.retry_ms);
@@ -112,7 +118,7 @@ impl Consumer {
             return None;
         }
         let cursor = progress.flawed(settings).unwrap_or_else(|| progress.cursor.clone());
-        Some(progress.order(consumer, &cursor, Kind::Cursor))
+        Some(progress.order(consumer, &cursor, Kind::Cursor, Durability::Disk))
     }
 
     /// Removed, and nothing more is awaited.
@@ -226,13 +232,13 @@ impl Progress {
         self.cursor = cursor;
     }
 
-    fn order(&mut self, consumer: ConsumerNumber, cursor: &Cursor, kind: Kind) -> StreamChange {
-        // No loss of power undoes a run on some shards only: all wait for the sync ahead of its
-        // first record.
-        let level = match kind {
-            Kind::NewRun(_) => Durability::Fsync,
-            _ => Durability::Disk,
-        };
+    fn order(
+        &mut self,
+        consumer: ConsumerNumber,
+        cursor: &Cursor,
+        kind: Kind,
+        level: Durability,
+    ) -> StreamChange {
         self.note_ordered(cursor.floor(), kind);
         StreamChange::Cursor { consumer, cursor: encoded(cursor), level }
     }
