@@ -17,8 +17,9 @@ fn main() {
     let [work, count] = arguments.as_slice() else {
         eprintln!(
             "usage: instructions WORK COUNT\n\
-             WORK is decode, encode, fan-VERSION-QOS-SUBSCRIBERS, other-VERSION-QOS-BATCH, or one \
-             of kept, group and kept_group with -BATCH"
+             WORK is decode, encode, fan-VERSION-QOS-SUBSCRIBERS, other-VERSION-QOS-BATCH, one of \
+             kept, group and kept_group with -BATCH, or stream-FILTER-QOS-TOPICS-RULES, where \
+             FILTER none is no stream"
         );
         std::process::exit(2);
     };
@@ -37,6 +38,10 @@ fn main() {
         ["kept", batch] => repeat(count, Way::to_kept_session(number(batch))),
         ["group", batch] => repeat(count, Way::to_group(number(batch))),
         ["kept_group", batch] => repeat(count, Way::to_kept_group(number(batch))),
+        ["stream", filter, qos, topics, rules] => {
+            let (topics, rules) = (number(topics), number(rules) as u32);
+            repeat(count, Way::past_stream(filter, number(qos) as u8, topics, rules));
+        }
         _ => std::process::exit(2),
     }
 }

@@ -2,13 +2,20 @@
 
 use std::hint::black_box;
 
-use broker::{ConnectRequest, Settings, Shard, ShardId};
+use std::sync::Arc;
+
+use broker::streams::{
+    ConsumerNumber, StreamChange, StreamNumber, StreamOrder, StreamSet, StreamSettings,
+};
+use broker::{ConnectRequest, Durability, Scope, Settings, Shard, ShardId};
 use codec::Version;
 
 use crate::disk::Disk;
 use crate::fan::lab::{Lab, of_version, persistent, publish, request};
 
 const TOPIC: &str = "sensors/1/temperature";
+/// As long as the first one.
+const SECOND_TOPIC: &str = "sensors/2/temperature";
 
 const GROUP: &str = "$share/readers/sensors/1/temperature";
 
@@ -65,6 +72,28 @@ impl Way {
     /// Messages for the group are kept in a journal.
     pub(crate) fn to_kept_group(batch: usize) -> Self {
         Self::in_lab(durable_lab(), persistent, (GROUP, MEMBERS), batch)
+    }
+
+    /// A subscriber to each of up to two topics, which get a message in turn, and a stream with
+    /// this filter, or `none`, with so many rules.
+    pub(crate) fn past_stream(filter: &str, qos: u8, topics: usize, rules: u32) -> Self {
+        let topics = [TOPIC, SECOND_TOPIC].get(..topics).expect("one topic or two");
+        let mut lab = durable_lab();
+        let publisher = lab.open(request("publisher"));
+        let subscriber = lab.open(request("subscriber"));
+        topics.iter().for_each(|topic| assert_eq!(lab.subscribe(subscriber, topic, qos), qos));
+        if filter != "none" {
+            let changes = stream_changes(filter, rules);
+            for (id, change) in (1..).zip(changes) {
+                lab.shards[0].on_stream_order(StreamOrder { id, change }, lab.now_ms);
+                lab.settle();
+            }
+        }
+        let mut bytes = Vec::new();
+        for (topic, packet_id) in topics.iter().zip(1..) {
+            publish(topic, &[7; 64], qos, packet_id).encode(Version::V5, &mut bytes);
+        }
+        Self { publish: bytes, ..Self::of(lab, Version::V5, publisher, qos, topics.len()) }
     }
 
     /// All at QoS 1.
@@ -127,6 +156,7 @@ impl Way {
                 has_worked = true;
             }
             self.shards[shard].end_turn();
+            self.shards[shard].effects_mut().stream_news.clear();
             has_worked |= self.drive_journal(shard);
         }
         has_worked | self.carry_mail()
@@ -192,6 +222,27 @@ impl Way {
         }
         has_mail
     }
+}
+
+/// The stream, and what a shard knows of rules: their cursors.
+fn stream_changes(filter: &str, rules: u32) -> Vec<StreamChange> {
+    let stream = StreamSettings {
+        number: StreamNumber(1),
+        scope: Scope::FIRST,
+        filters: vec![filter.into()],
+        qos_min: 0,
+        retain: None,
+        payload_bytes_max: usize::MAX,
+        level: Durability::Disk,
+        is_full: Arc::default(),
+    };
+    let set = StreamSet { life: 1, streams: vec![stream], is_behind: Arc::default() };
+    let cursor = |rule| StreamChange::Cursor {
+        consumer: ConsumerNumber(rule),
+        cursor: vec![7; 16],
+        level: Durability::Disk,
+    };
+    std::iter::once(StreamChange::Set(Arc::new(set))).chain((1..=rules).map(cursor)).collect()
 }
 
 fn durable_lab() -> Lab {

@@ -86,7 +86,7 @@ impl Client {
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<Later> {
         let is_logged = durable.has_journal()
-            && (publish.qos != QoS::AtMostOnce || !router.streams().is_empty());
+            && (publish.qos != QoS::AtMostOnce || self.may_be_streamed(router, publish));
         if !cx.flow.broadcasts.is_empty() && self.waits_for_broadcast(cx, publish) {
             return Some(Later::Turn);
         }

@@ -199,6 +199,13 @@ impl Client {
 }
 
 impl Client {
+    /// May a stream want this publish? As [`Router::may_be_streamed`].
+    #[inline]
+    pub(crate) fn may_be_streamed(&self, router: &Router, publish: &Publish<'_>) -> bool {
+        !router.streams().is_empty()
+            && router.may_be_streamed(Name::new(self.scope, topic_of(self, publish)).as_bytes())
+    }
+
     fn is_for_streams(&self, router: &mut Router, publish: &Publish<'_>) -> bool {
         let name = Name::new(self.scope, topic_of(self, publish));
         let (qos, retain, payload_bytes) = (publish.qos, publish.retain, publish.payload.len());
@@ -234,12 +241,12 @@ impl Router {
 
 /// The topic of a PUBLISH, which may be that of an alias.
 pub(crate) fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str {
-    match publish.properties.topic_alias() {
-        Some(alias) if publish.topic.is_empty() => {
-            client.session.link().and_then(|link| link.topic_of(alias)).unwrap_or_default()
-        }
-        _ => publish.topic,
+    if !publish.topic.is_empty() {
+        return publish.topic;
     }
+    let alias = publish.properties.topic_alias();
+    let topic = client.session.link().zip(alias).and_then(|(link, alias)| link.topic_of(alias));
+    topic.unwrap_or_default()
 }
 
 /// It clears what is retained on its topic.

@@ -24,10 +24,7 @@ impl Sessions {
     /// The streams that want the message, by their places in the set.
     #[inline]
     pub(crate) fn streams_for(&mut self, message: &Message) -> Places {
-        match self.router.streams().is_empty() {
-            true => Places::new(),
-            false => self.router.streams_for(Name::topic_of(message), Asking::of(message)),
-        }
+        self.router.streams_for(Name::topic_of(message), Asking::of(message))
     }
 
     /// Writes the message for the streams that want it; its acknowledgement waits for that. Nothing

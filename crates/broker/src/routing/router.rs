@@ -11,7 +11,7 @@ use topic::{
 };
 
 use crate::flow::work::{Task, Work};
-use crate::routing::stream_index::{Asking, MatchedStreams, Places, StreamIndex};
+use crate::routing::stream_index::{Asking, Places, StreamIndex};
 use crate::streams::StreamSet;
 use crate::{Name, ShardId, Shared};
 
@@ -43,13 +43,21 @@ pub(crate) struct Audience {
     interested: Interested,
     index_version: u64,
     matches: Matches,
-    streams: MatchedStreams,
+    /// Known with `interested`: a stream may want it.
+    may_be_streamed: bool,
+    /// The streams that match it, once that was asked.
+    streams: Option<Places>,
 }
 
 impl Audience {
     /// The shards that may want it.
     pub(crate) const fn interested(&self) -> Interested {
         self.interested
+    }
+
+    /// May a stream want it?
+    pub(crate) const fn may_be_streamed(&self) -> bool {
+        self.may_be_streamed
     }
 
     /// The subscriptions of this shard. They may be sorted.
@@ -80,19 +88,27 @@ impl Audience {
         }
     }
 
+    #[inline]
+    fn is_known(&self, topic: Name<'_, [u8]>, shared: &Shared) -> bool {
+        topic.scope().is_first()
+            && self.topic == topic.text()
+            && self.interest_version == shared.interest.version()
+    }
+
     fn look_at_another(&mut self, topic: Name<'_, [u8]>) {
         topic.write_key(&mut self.topic);
         self.interest_version = 0;
         self.index_version = 0;
-        self.streams.forget();
+        self.streams = None;
     }
 
     #[inline]
-    fn ask(&mut self, shared: &Shared) -> Interested {
+    fn ask(&mut self, shared: &Shared, streams: &StreamIndex) -> Interested {
         // Before the look-up: a change that comes in between is looked up the next time.
         let version = shared.interest.version();
         if self.interest_version != version {
             self.interested = shared.interest.shards(&self.topic);
+            self.may_be_streamed = streams.may_match(&self.topic);
             self.interest_version = version;
         }
         self.interested
@@ -135,7 +151,7 @@ impl Router {
     pub(crate) fn audience(&mut self, topic: Name<'_, [u8]>, work: &mut Work) -> Box<Audience> {
         let mut audience = self.latest.take().unwrap_or_default();
         audience.look_at(topic);
-        let interested = audience.ask(&self.shared);
+        let interested = audience.ask(&self.shared, &self.streams);
         if interested.wants & self.own != 0 || self.group_count > 0 {
             audience.find(&mut self.index, work);
         } else {
@@ -166,7 +182,7 @@ impl Router {
     pub(crate) fn interested(&mut self, topic: Name<'_, [u8]>) -> Interested {
         let audience = self.latest.get_or_insert_default();
         audience.look_at(topic);
-        audience.ask(&self.shared)
+        audience.ask(&self.shared, &self.streams)
     }
 
     pub(crate) const fn streams(&self) -> &StreamIndex {
@@ -175,6 +191,21 @@ impl Router {
 
     pub(crate) fn set_streams(&mut self, set: Arc<StreamSet>) {
         self.streams.replace(set);
+        // What is known of the latest topic is of the set before.
+        self.latest = None;
+    }
+
+    /// May a stream want the topic? A quick answer, which may be yes for too many.
+    #[inline]
+    pub(crate) fn may_be_streamed(&self, topic: Name<'_, [u8]>) -> bool {
+        if self.streams.is_empty() {
+            return false;
+        }
+        // Most publishes are on the topic of the one before.
+        match &self.latest {
+            Some(latest) if latest.is_known(topic, &self.shared) => latest.may_be_streamed,
+            _ => !topic.scope().is_first() || self.streams.may_match(topic.text()),
+        }
     }
 
     /// The streams that take such a message on this topic.
@@ -190,8 +221,12 @@ impl Router {
     fn find_streams(&mut self, topic: Name<'_, [u8]>, asked: Asking) -> Places {
         let audience = self.latest.get_or_insert_default();
         audience.look_at(topic);
-        self.streams.find(&audience.topic, &mut audience.streams);
-        self.streams.taking(&audience.streams, asked)
+        audience.ask(&self.shared, &self.streams);
+        if !audience.may_be_streamed {
+            return Places::new();
+        }
+        let matched = audience.streams.get_or_insert_with(|| self.streams.find(&audience.topic));
+        self.streams.taking(matched, asked)
     }
 
     /// The filters that match the topic, and the index in which they stand.

@@ -5,6 +5,7 @@ use session::Message;
 
 use crate::clients::client::Pace;
 use crate::routing::asked::Asked;
+use crate::routing::in_streams::InStreams;
 use crate::routing::publish::{Checked, Routed, reason_of};
 use crate::{Ended, Name, Shard};
 
@@ -197,29 +198,17 @@ impl Shard {
             return Routed { refused: Some(reason), ..Routed::default() };
         }
         let mut routed = Routed::default();
-        let asked_here = asked.as_deref_mut();
-        let Self { cx, sessions, durable, .. } = self;
-        // Before any mail leaves: what is refused here has reached nobody.
-        let stored = match sessions.store_in_streams(cx, durable, message, asked_here) {
-            Ok(stored) => stored,
-            Err(reason) => return Routed { refused: Some(reason), ..Routed::default() },
-        };
-        if message.retain() {
-            self.retained.retain(
-                &mut self.cx,
-                &mut self.sessions,
-                &mut self.durable,
-                message,
-                asked.as_deref_mut(),
-                &mut routed,
-            );
-            if routed.refused.is_some() && asked.is_some() {
-                // The publisher is notified and sends it again: nobody is to get it twice.
-                return routed;
+        let topic = Name::topic_of(message);
+        let mut stored = InStreams::default();
+        let mut audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
+        if audience.may_be_streamed() || message.retain() {
+            self.sessions.router.keep(audience);
+            match self.store(message, asked.as_deref_mut(), &mut routed) {
+                Some(in_streams) => stored = in_streams,
+                None => return routed,
             }
+            audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
         }
-        let mut audience =
-            self.sessions.router.audience(Name::topic_of(message), &mut self.cx.flow.work);
         if self.sessions.route_here(
             &mut self.cx,
             &mut self.durable,
@@ -252,6 +241,29 @@ impl Shard {
         }
         self.sessions.router.keep(audience);
         routed
+    }
+
+    /// Stores a message in streams and as the retained one of its topic, before any mail leaves:
+    /// what is refused here has reached nobody. None: it is.
+    #[inline(never)]
+    fn store(
+        &mut self,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) -> Option<InStreams> {
+        let Self { cx, sessions, durable, .. } = self;
+        let stored = sessions.store_in_streams(cx, durable, message, asked.as_deref_mut());
+        let stored = stored.inspect_err(|reason| routed.refused = Some(*reason)).ok()?;
+        if message.retain() {
+            let is_awaited = asked.is_some();
+            self.retained.retain(cx, sessions, durable, message, asked, routed);
+            if routed.refused.is_some() && is_awaited {
+                // The publisher is notified and sends it again: nobody is to get it twice.
+                return None;
+            }
+        }
+        Some(stored)
     }
 
     /// Publishes a message of the broker's own, such as `$SYS` ones.
