@@ -111,5 +111,5 @@ fn the_oracle_sees_files_that_are_behind_in_a_takeover() {
     is_caught(Sabotage::CopyBehind);
 }
 
-/// The rarest shows in one of some hundred worlds.
-const SABOTAGED_SEEDS: u64 = 1_000;
+/// The rarest shows in one of a thousand worlds.
+const SABOTAGED_SEEDS: u64 = 2_000;
