@@ -71,6 +71,9 @@ settings! {
         /// `open`; `suspended`: clients are disconnected and refused (0x8A), and the data is kept;
         /// `deleted`: as `suspended`, and the data is deleted while the broker runs.
         state: NamespaceState = ValueKind::OneOf(NamespaceState::WORDS), "open";
+        /// With `state = "deleted"`: deletes its [streams](rules.md) although rules have messages to
+        /// send. Without this key such a namespace stays suspended.
+        discard_pending: bool = ValueKind::Flag, "false";
         /// Host names of clients that belong here, for listeners with `host` in `namespace_from`.
         hosts: Vec<String> = ValueKind::List("host names"), "";
         /// As in `[access]`, for its clients. Without rules, they may do everything in it.
@@ -120,6 +123,8 @@ settings! {
 pub struct Namespace {
     pub name: String,
     pub state: NamespaceState,
+    /// It is deleted even if rules have messages to send.
+    pub discard_pending: bool,
     /// In lower case.
     pub hosts: Vec<String>,
     pub acl_file: Option<PathBuf>,
@@ -133,7 +138,8 @@ impl Namespace {
     pub fn open(name: &str) -> Self {
         let (name, state) = (name.into(), NamespaceState::Open);
         let (hosts, limits) = (Vec::new(), Vec::new());
-        Self { name, state, hosts, acl_file: None, policy_file: None, limits }
+        let (acl_file, policy_file, discard_pending) = (None, None, false);
+        Self { name, state, discard_pending, hosts, acl_file, policy_file, limits }
     }
 }
 
@@ -181,8 +187,9 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
         {
             problem("hosts", format!("'{host}' belongs to another namespace already"));
         }
-        let (state, acl_file, policy_file) = (raw.state, raw.acl_file, raw.policy_file);
-        all.push(Namespace { name, state, hosts, acl_file, policy_file, limits });
+        let (state, discard_pending) = (raw.state, raw.discard_pending);
+        let (acl_file, policy_file) = (raw.acl_file, raw.policy_file);
+        all.push(Namespace { name, state, discard_pending, hosts, acl_file, policy_file, limits });
     }
     Some(all)
 }

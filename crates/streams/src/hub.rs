@@ -285,6 +285,15 @@ impl Hub {
         self.with_consumer(number, now_ms, |consumer, _| consumer.is_paused = false);
     }
 
+    /// Its namespace is suspended, or is so no more. A consumer sends while it is neither suspended
+    /// nor paused.
+    pub fn set_suspended(&mut self, number: ConsumerNumber, is_suspended: bool, now_ms: u64) {
+        let known = self.consumers.get(&number).map(|consumer| consumer.is_suspended);
+        if known != Some(is_suspended) {
+            self.with_consumer(number, now_ms, |it, _| it.is_suspended = is_suspended);
+        }
+    }
+
     fn with_consumer(
         &mut self,
         number: ConsumerNumber,

@@ -17,6 +17,8 @@ pub enum State {
     /// All records have their outcome.
     Idle,
     Paused,
+    /// Its namespace is suspended.
+    Suspended,
     /// As many records, or bytes, as it may have are in flight.
     InFlightLimit,
     /// The target is away, or fails for all.
@@ -42,11 +44,12 @@ pub enum State {
 
 impl State {
     /// All names.
-    pub const NAMES: [&str; 11] = [
+    pub const NAMES: [&str; 12] = [
         "starting",
         "running",
         "idle",
         "paused",
+        "suspended",
         "in_flight_limit",
         "probation",
         "blocked",
@@ -63,6 +66,7 @@ impl State {
             Self::Running => "running",
             Self::Idle => "idle",
             Self::Paused => "paused",
+            Self::Suspended => "suspended",
             Self::InFlightLimit => "in_flight_limit",
             Self::Probation { .. } => "probation",
             Self::Blocked { .. } => "blocked",
@@ -79,6 +83,7 @@ impl State {
             Self::Running | Self::Idle => String::new(),
             Self::Starting => "the start position is being committed".into(),
             Self::Paused => "paused by an operator".into(),
+            Self::Suspended => "namespace suspended".into(),
             Self::InFlightLimit => "the limit of messages or bytes in flight is reached".into(),
             Self::Probation { reason, .. } => format!("the target is not available: {reason}"),
             Self::Blocked { .. } => "the target did not accept messages: they are retried".into(),
@@ -214,6 +219,10 @@ impl Consumer {
         if self.is_starting {
             return State::Starting;
         }
+        // An operator who resumes the rule learns of an own pause next.
+        if self.is_suspended {
+            return State::Suspended;
+        }
         if self.is_paused {
             return State::Paused;
         }
@@ -331,6 +340,7 @@ mod tests {
             State::Running,
             State::Idle,
             State::Paused,
+            State::Suspended,
             State::InFlightLimit,
             State::Probation { until_ms, reason: text() },
             State::Blocked { until_ms },
@@ -342,6 +352,6 @@ mod tests {
         assert_eq!(all.each_ref().map(State::name), State::NAMES);
         let reasoned = all.iter().filter(|state| state.is_waiting());
         assert!(reasoned.clone().all(|state| !state.reason().is_empty()));
-        assert_eq!(reasoned.count(), 7);
+        assert_eq!(reasoned.count(), 8);
     }
 }

@@ -295,6 +295,44 @@ fn a_consumer_that_is_paused_sends_nothing_and_takes_answers() {
 }
 
 #[test]
+fn the_end_of_a_suspension_does_not_resume_what_an_operator_has_paused() {
+    let mut bench = Bench::with(vec![consumer(1, "#"), consumer(2, "#")]);
+    let number = ConsumerNumber(1);
+    bench.publish(&["a"]);
+    bench.answer(accepted);
+    bench.hub.set_suspended(number, true, bench.now_ms);
+    bench.publish(&["b"]);
+    bench.answer(accepted);
+    assert_eq!((bench.state(1), bench.state(2)), ("suspended", "idle"));
+    assert_eq!(bench.view(1).state.reason(), "namespace suspended");
+    // Neither an operator's resume nor the end of the suspension alone has it send.
+    bench.hub.pause(number, bench.now_ms);
+    bench.hub.resume(number, bench.now_ms);
+    bench.work();
+    assert_eq!((bench.sent.len(), bench.state(1)), (0, "suspended"));
+    bench.hub.pause(number, bench.now_ms);
+    bench.hub.set_suspended(number, false, bench.now_ms);
+    bench.pass(60_000);
+    assert_eq!((bench.sent.len(), bench.state(1)), (0, "paused"));
+    bench.hub.resume(number, bench.now_ms);
+    bench.work();
+    bench.answer(accepted);
+    assert_eq!((bench.total(1, Outcome::Delivered), bench.state(1)), (2, "idle"));
+}
+
+#[test]
+fn a_suspended_consumer_takes_answers_and_can_be_removed() {
+    let mut bench = Bench::with(vec![consumer(1, "#")]);
+    bench.publish(&["a"]);
+    bench.hub.set_suspended(ConsumerNumber(1), true, bench.now_ms);
+    bench.answer(accepted);
+    assert_eq!(bench.total(1, Outcome::Delivered), 1);
+    bench.hub.remove_consumer(ConsumerNumber(1), bench.now_ms);
+    bench.pass(60_000);
+    assert!(bench.hub.view(ConsumerNumber(1), bench.now_ms).is_none(), "it has ended");
+}
+
+#[test]
 fn a_target_that_is_away_stops_no_other_consumer() {
     let mut bench = Bench::with(vec![consumer(1, "#"), consumer(2, "#")]);
     for round in 0..300_u64 {

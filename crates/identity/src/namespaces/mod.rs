@@ -175,6 +175,11 @@ impl Namespaces {
         Ok(table.names.get(scope).map(|entry| self.view(entry)))
     }
 
+    /// Whether clients may be in it. A name that does not exist has none.
+    pub fn is_open(&self, name: &str) -> bool {
+        name == DEFAULT || self.get(name).is_some_and(|own| own.state == NamespaceState::Open)
+    }
+
     /// The number behind a name.
     pub fn scope_of(&self, name: &str) -> Option<Scope> {
         match name {
@@ -394,6 +399,28 @@ impl Namespaces {
         // Each change is whole, whoever panicked behind it.
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What of a configuration can be in force at a start. A namespace that is to be deleted and was
+/// not yet is suspended, until it is known that nothing waits to be sent from it.
+///
+/// # Errors
+///
+/// When the file of names cannot be read.
+pub fn without_new_deletions(
+    directory: Option<&Path>,
+    stamps: &Stamps,
+    configured: &[Namespace],
+) -> anyhow::Result<Vec<Namespace>> {
+    let names = Names::open(directory, stamps)?;
+    let mut configured = configured.to_vec();
+    for own in configured.iter_mut().filter(|own| own.state == NamespaceState::Deleted) {
+        let known = names.iter().find(|entry| *entry.name == *own.name);
+        if known.is_some_and(|entry| entry.state != NamespaceState::Deleted) {
+            own.state = NamespaceState::Suspended;
+        }
+    }
+    Ok(configured)
 }
 
 impl Table {

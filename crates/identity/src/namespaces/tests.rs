@@ -23,14 +23,7 @@ fn open_in(
 }
 
 fn open(name: &str) -> Namespace {
-    Namespace {
-        name: name.into(),
-        state: NamespaceState::Open,
-        hosts: vec![format!("{name}.example.com")],
-        acl_file: None,
-        policy_file: None,
-        limits: Vec::new(),
-    }
+    Namespace { hosts: vec![format!("{name}.example.com")], ..Namespace::open(name) }
 }
 
 fn of_state(name: &str, state: NamespaceState) -> Namespace {
@@ -307,4 +300,32 @@ fn names_of_the_configuration_get_no_number_that_the_logs_know_as_others() {
     open_both().settle(&of_logs).unwrap_err();
     open_both().settle(&BTreeSet::new()).unwrap();
     open_both().settle(&of_logs).unwrap();
+}
+
+#[test]
+fn a_start_deletes_only_what_was_being_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let found = |configured: &[Namespace]| {
+        let found = without_new_deletions(Some(dir.path()), &Stamps::default(), configured);
+        found.unwrap().into_iter().map(|own| own.state).collect::<Vec<_>>()
+    };
+    let deleted = [of_state("a", NamespaceState::Deleted)];
+    assert_eq!(found(&deleted), [NamespaceState::Deleted], "there was none");
+    let namespaces = open_in(&dir, &shared(), &[open("a")]).unwrap();
+    assert_eq!(found(&deleted), [NamespaceState::Suspended]);
+    assert_eq!(found(&[open("a")]), [NamespaceState::Open]);
+    configure(&namespaces, &deleted);
+    assert_eq!(found(&deleted), [NamespaceState::Deleted]);
+}
+
+#[test]
+fn a_namespace_is_open_while_clients_may_be_in_it() {
+    let namespaces =
+        Namespaces::open(None, &Stamps::default(), &shared(), &[open("a"), open("b")]).unwrap();
+    assert!(namespaces.is_open("a") && namespaces.is_open(DEFAULT) && !namespaces.is_open("c"));
+    namespaces.hold("a", true).unwrap();
+    configure(&namespaces, &[open("a"), of_state("b", NamespaceState::Deleted)]);
+    assert!(!namespaces.is_open("a") && !namespaces.is_open("b"));
+    namespaces.hold("a", false).unwrap();
+    assert!(namespaces.is_open("a"));
 }

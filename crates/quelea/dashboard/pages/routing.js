@@ -20,7 +20,7 @@ const PARTS = [
   ["in_flight", "in flight", "flight"],
   ["pending", "pending", "wait"],
 ];
-const WAITING = ["paused", "starting", "ending"];
+const WAITING = ["paused", "suspended", "starting", "ending"];
 
 export function Routing() {
   const streams = useGet("/streams", { limit: 1000 }, LIVE_MS);

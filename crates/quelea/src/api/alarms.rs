@@ -233,7 +233,11 @@ fn of_routing(figures: &RoutingFigures, now_ms: u64, alarms: &mut Vec<Alarm>) {
             alarms.push(alarm("stream_write_fault", CRITICAL, name, detail, fix));
         }
     }
-    for own in figures.rules.iter().filter(|own| own.facts.spec.rule.is_enabled()) {
+    // To suspend a namespace is an operator's decision, as to disable a rule.
+    let is_meant_to_deliver = |own: &&crate::run::RuleFigures| {
+        own.facts.spec.rule.is_enabled() && own.view.state != streams::State::Suspended
+    };
+    for own in figures.rules.iter().filter(is_meant_to_deliver) {
         let stalled_ms = own.stalled_since_ms.map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
         if stalled_ms < STALLED_SECS * 1000 {
             continue;
@@ -373,6 +377,9 @@ target = "hook"
         assert_eq!(kind, "rule_stalled");
         assert!(detail.starts_with("5 messages are waiting"), "{detail}");
         assert!(detail.ends_with("the target is not available: connection refused"), "{detail}");
+        let mut suspended = routing(Some(0), false);
+        suspended.rules[0].view.state = streams::State::Suspended;
+        assert_eq!(found(suspended), []);
         let kinds = found(routing(Some(0), true)).into_iter().map(|(kind, _)| kind);
         let expected = ["stream_full", "stream_write_fault", "rule_stalled"];
         assert_eq!(kinds.collect::<Vec<_>>(), expected);

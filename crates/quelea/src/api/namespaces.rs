@@ -107,6 +107,7 @@ pub(crate) async fn hold(api: &Arc<Api>, call: &Call, is_held: bool) -> Outcome 
     if view.state != NamespaceState::Open {
         cut_off(api, view.scope).await?;
     }
+    super::routing::follow_namespaces(api).await?;
     tracing::info!(namespace = name, state = view.state.as_str(), "state of a namespace changed");
     json(&shown(api, &[view]).remove(0))
 }

@@ -321,6 +321,23 @@ fn read_seek(to: &str, now_ms: u64, wall_ms: u64) -> Option<Seek> {
     }
 }
 
+/// Rules of suspended namespaces send nothing from now on, and those of others do again.
+pub(super) async fn follow_namespaces(api: &Api) -> Result<(), Problem> {
+    // A start that is under way looks at the namespaces by itself.
+    let Some(handle) = api.facts.streams.get() else { return Ok(()) };
+    let (answer, answered) = oneshot::channel();
+    handle.inbox.call(move |owner| {
+        owner.follow_namespaces();
+        // Who asked may have given up.
+        let _ = answer.send(());
+    });
+    match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err(NoAnswer::Absent.into()),
+        Err(_) => Err(NoAnswer::Late.into()),
+    }
+}
+
 async fn operate(api: &Api, call: &Call, order: RuleOrder) -> Outcome {
     let name = call.needed("name").to_owned();
     let handle = open(api)?.ok_or_else(|| missing(api, "rule", &name))?;

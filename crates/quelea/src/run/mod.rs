@@ -201,6 +201,8 @@ fn start(
         if let Some(member) = &parts.member {
             let _ = member.streams.set(streams.handle.clone());
         }
+        // The API may have suspended a namespace since the rules were read.
+        streams.handle.inbox.call(|owner| owner.follow_namespaces());
     }
     if !is_stamped {
         let mailboxes = workers.mailboxes.clone();
@@ -311,7 +313,7 @@ fn open_streams(
         routing::note_unused(&mut shards);
         return Ok(None);
     };
-    let Some(loaded) = routing::load(config)? else { return Ok(None) };
+    let Some(loaded) = routing::load(config, &parts.configured)? else { return Ok(None) };
     let ground = routing::Ground {
         directory: store.data().path().to_owned(),
         stamps: store.stamps().clone(),
@@ -460,7 +462,7 @@ impl Running {
             streams: &parts.streams,
             rule_files: &parts.rule_files,
             in_force: Mutex::new(watch::InForce {
-                namespaces: parts.config().namespaces.clone(),
+                namespaces: parts.configured.clone(),
                 rules: self.rules.clone(),
             }),
             reloads: &parts.reloads,
@@ -516,7 +518,9 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     config.cluster.as_ref().map(crate::cluster::check_files).transpose()?;
     let mut notes = config::notes(config);
     notes.extend(
-        routing::load(config)?.map(|loaded| loaded.definitions.notes()).unwrap_or_default(),
+        routing::load(config, &config.namespaces)?
+            .map(|loaded| loaded.definitions.notes())
+            .unwrap_or_default(),
     );
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));

@@ -31,13 +31,13 @@ use crate::life_cycle::line_pace::LinePace;
 use crate::metrics::{self, Sources};
 use base::Clock;
 use base::random;
-use config::{Config, Loaded};
+use config::{Config, Loaded, Namespace};
 use data::Stamps;
 use identity::auth::Authenticator;
 use identity::auth::authorizer::Authorizer;
 use identity::auth::bans::Bans;
 use identity::auth::rules::RuleFiles;
-use identity::namespaces::Namespaces;
+use identity::namespaces::{Namespaces, without_new_deletions};
 
 /// Each is made once, in this order.
 pub(super) struct Parts {
@@ -50,6 +50,8 @@ pub(super) struct Parts {
     pub(super) rule_files: Arc<RuleFiles>,
     pub(super) shared: Arc<Shared>,
     pub(super) namespaces: Arc<Namespaces>,
+    /// As the start has put them in force.
+    pub(super) configured: Vec<Namespace>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) health: Health,
     pub(super) board: Arc<JournalBoard>,
@@ -100,7 +102,11 @@ impl Parts {
         let service = config.authorization.as_ref();
         let authorizer = service.map(Authorizer::start).transpose()?;
         let shared = Shared::new(limits::of_broker(config), shards, u64::from_le_bytes(random()));
-        let namespaces = Namespaces::open(directory, stamps, &shared, &config.namespaces)?;
+        let configured = match config.routing {
+            Some(_) => without_new_deletions(directory, stamps, &config.namespaces)?,
+            None => config.namespaces.clone(),
+        };
+        let namespaces = Namespaces::open(directory, stamps, &shared, &configured)?;
         let limiter = Arc::new(open_limiter(config, stamps)?);
         let live = Arc::new(LiveSettings::new(loaded.clone(), limiter.clone()));
         let health = Health::new();
@@ -117,6 +123,7 @@ impl Parts {
             authorizer: authorizer.map(Arc::new),
             rule_files: Arc::default(),
             namespaces: Arc::new(namespaces),
+            configured,
             limiter,
             live,
             board,

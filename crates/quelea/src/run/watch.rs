@@ -34,7 +34,7 @@ use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
 use base::Clock;
 use base::shown;
-use config::{self, Config, ConfigError, Loaded, Namespace, Settings};
+use config::{self, Config, ConfigError, Loaded, Namespace, NamespaceState, Settings};
 use identity::auth::Authenticator;
 use identity::auth::rules::RuleFiles;
 use identity::auth::rules::{self, BrokerRules};
@@ -125,6 +125,7 @@ impl Watch<'_> {
     /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
     pub(super) fn until_stopped(&self, mut signals: Signals, upkeep: Upkeep) {
         self.note_certificates();
+        self.delete_namespaces(&self.config.namespaces);
         let is_over = Arc::new(AtomicBool::new(false));
         let ticker = Ticker::start(self, upkeep, is_over.clone());
         let files = self.files.start(self.rule_files.clone(), || {
@@ -177,6 +178,7 @@ impl Watch<'_> {
             self.reload_noted(&part, &mut reloaded);
         }
         let read = (self.reread)();
+        let wanted = read.as_ref().map_or_else(|_| Vec::new(), |it| it.config.namespaces.clone());
         if let Ok(fresh) = &read {
             log_needs_restart(&config::changes::of_restart(self.settings, &fresh.settings));
         }
@@ -185,6 +187,7 @@ impl Watch<'_> {
         // Behind the namespaces, which streams name.
         if self.config.routing.is_some() {
             self.reload_noted(&Part::Routing, &mut reloaded);
+            self.delete_namespaces(&wanted);
         }
         for (listener, _) in self.tls {
             self.reload_noted(&Part::Tls(listener.clone()), &mut reloaded);
@@ -260,7 +263,7 @@ impl Watch<'_> {
                 let in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
                 let namespaces = in_force.namespaces.clone();
                 drop(in_force);
-                let loaded = routing::load(&Config { namespaces, ..self.config.clone() })?;
+                let loaded = routing::load(self.config, &namespaces)?;
                 if let Some((loaded, running)) = loaded.zip(self.streams.get()) {
                     routing::apply(running, loaded)?;
                 }
@@ -314,6 +317,7 @@ impl Watch<'_> {
         reloaded: &mut Reloaded,
     ) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = read.map(|fresh| self.without_new_deletions(fresh));
         let taken = match read.map_err(anyhow::Error::from) {
             Ok(fresh) if fresh == in_force.namespaces => Ok(false),
             read => read.and_then(|fresh| self.take(fresh, &mut in_force)).map(|()| true),
@@ -357,7 +361,63 @@ impl Watch<'_> {
         self.rule_files.set(rules.files());
         *in_force = InForce { namespaces, rules };
         self.keeper.look();
-        Ok(())
+        match self.streams.get() {
+            Some(running) => routing::follow_namespaces(running),
+            None => Ok(()),
+        }
+    }
+
+    /// What is to be deleted is suspended first: rules may have messages to send from it.
+    fn without_new_deletions(&self, mut wanted: Vec<Namespace>) -> Vec<Namespace> {
+        if self.streams.get().is_some() {
+            for own in wanted.iter_mut().filter(|own| own.state == NamespaceState::Deleted) {
+                let known = self.namespaces.get(&own.name).map(|view| view.state);
+                if known.is_some_and(|state| state != NamespaceState::Deleted) {
+                    own.state = NamespaceState::Suspended;
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Deletes namespaces that were suspended for that, and their streams, unless rules have
+    /// messages to send from them.
+    fn delete_namespaces(&self, wanted: &[Namespace]) {
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = in_force.namespaces.clone();
+        for own in wanted.iter().filter(|own| own.state == NamespaceState::Deleted) {
+            let known = next.iter_mut().find(|known| known.name == own.name);
+            let Some(known) = known.filter(|known| known.state != own.state) else { continue };
+            if own.discard_pending || self.is_sent(&own.name) {
+                known.state = own.state;
+            }
+        }
+        if next == in_force.namespaces {
+            return;
+        }
+        let taken = self.take(next, &mut in_force);
+        drop(in_force);
+        if let Err(error) = taken.and_then(|()| self.reload_part(&Part::Routing)) {
+            let error = format!("{error:#}");
+            tracing::error!(error, "namespaces not deleted; reload the configuration");
+        }
+    }
+
+    /// Whether rules have no message to send from a namespace. Otherwise it is logged.
+    fn is_sent(&self, namespace: &str) -> bool {
+        let Some(running) = self.streams.get() else { return true };
+        let detail = match routing::pending_in(running, namespace) {
+            Ok(rules) if rules.is_empty() => return true,
+            Ok(rules) => rules.join(", "),
+            Err(error) => format!("{error:#}"),
+        };
+        tracing::error!(
+            namespace,
+            detail,
+            "namespace not deleted, and suspended: rules have messages to send; remove its \
+             streams, or set discard_pending = true"
+        );
+        false
     }
 
     fn note_certificates(&self) {

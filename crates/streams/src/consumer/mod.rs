@@ -25,6 +25,8 @@ pub(crate) struct Consumer {
     /// By shard.
     pub(crate) shards: Vec<Progress>,
     pub(crate) is_paused: bool,
+    /// Its namespace is suspended. An operator's pause outlives the end of that.
+    pub(crate) is_suspended: bool,
     /// Some: it was removed, and waits until then for answers.
     pub(crate) ending_ms: Option<u64>,
     /// Bytes of records that were read and have no outcome.
@@ -69,6 +71,7 @@ impl Consumer {
             definition,
             shards,
             is_paused: false,
+            is_suspended: false,
             ending_ms: None,
             in_flight_bytes: 0,
             revision: 0,
@@ -110,7 +113,7 @@ impl Consumer {
 
     /// Whether it reads and sends at all.
     pub(crate) const fn is_active(&self) -> bool {
-        !self.is_paused && !self.is_starting && self.ending_ms.is_none()
+        !self.is_paused && !self.is_suspended && !self.is_starting && self.ending_ms.is_none()
     }
 
     /// Whether a dead letter waits for its stream. Nothing is read meanwhile.

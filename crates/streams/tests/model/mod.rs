@@ -54,6 +54,8 @@ pub(crate) struct World {
     /// As an operator has them.
     wants: BTreeMap<ConsumerNumber, (Want, ConsumerDefinition)>,
     paused: BTreeMap<ConsumerNumber, bool>,
+    /// The namespaces of these are suspended.
+    suspended: BTreeSet<ConsumerNumber>,
     /// The run of each shard of a consumer.
     runs: BTreeMap<(ConsumerNumber, u16), u64>,
     /// Consumers whose first cursors were confirmed.
@@ -137,6 +139,7 @@ impl World {
             targets: BTreeMap::new(),
             wants: BTreeMap::new(),
             paused: BTreeMap::new(),
+            suspended: BTreeSet::new(),
             runs: BTreeMap::new(),
             started: BTreeMap::new(),
             changed: BTreeMap::new(),
@@ -209,6 +212,7 @@ impl World {
             if self.paused[number] {
                 self.hub.pause(*number, self.now_ms);
             }
+            self.hub.set_suspended(*number, self.suspended.contains(number), self.now_ms);
         }
         for (journal, shard) in replayed.iter().zip(0..) {
             let unknown = journal.cursors.keys().filter(|it| !self.wants.contains_key(it));
@@ -366,7 +370,7 @@ impl World {
 
     fn control(&mut self) {
         let Some(number) = self.any_consumer() else { return self.add_consumer() };
-        match self.rng.below(8) {
+        match self.rng.below(9) {
             0 | 1 => {
                 let is_paused = !self.paused[&number];
                 self.paused.insert(number, is_paused);
@@ -397,6 +401,13 @@ impl World {
                 let changed = self.hub.change_consumer(definition.clone(), self.now_ms);
                 changed.expect("it is sound");
                 self.changed.insert(number, true);
+            }
+            7 => {
+                let is_suspended = self.suspended.insert(number);
+                if !is_suspended {
+                    self.suspended.remove(&number);
+                }
+                self.hub.set_suspended(number, is_suspended, self.now_ms);
             }
             _ => self.hub.move_all(0),
         }
@@ -489,7 +500,9 @@ impl World {
         self.disk.read_faults.set(0);
         for number in self.wants.keys() {
             self.hub.resume(*number, self.now_ms);
+            self.hub.set_suspended(*number, false, self.now_ms);
         }
+        self.suspended.clear();
         self.paused.values_mut().for_each(|is_paused| *is_paused = false);
         for _ in 0..2_000 {
             self.work()?;

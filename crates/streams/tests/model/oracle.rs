@@ -55,8 +55,9 @@ impl World {
 
     /// Only committed records are sent, of consumers that run, each with an ID of its own.
     pub(super) fn check_send(&mut self, consumer: ConsumerNumber, records: &[Outgoing]) -> Checked {
-        ensure(!self.paused[&consumer] && self.wants.contains_key(&consumer), || {
-            format!("{consumer:?} is paused or removed, and sends")
+        let is_active = !self.paused[&consumer] && !self.suspended.contains(&consumer);
+        ensure(is_active && self.wants.contains_key(&consumer), || {
+            format!("{consumer:?} is paused, suspended or removed, and sends")
         })?;
         let stream = self.wants[&consumer].1.stream;
         for outgoing in records {

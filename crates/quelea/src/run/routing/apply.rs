@@ -50,6 +50,7 @@ impl Owner {
         names.keep(&self.board.names(), has_stream, |number| self.consumers.contains(&number));
         self.board.put_names(names);
         self.in_force = InForce { loaded, numbers, set };
+        self.follow_namespaces();
         self.remove_streams();
         self.hub.set_streams(Arc::clone(&self.in_force.set));
         Ok(())

@@ -18,13 +18,14 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::{Config, Network};
-use routing::definitions::{self, FILE_BYTES_MAX, PROBLEMS_MAX};
+use config::{Config, Namespace, NamespaceState, Network};
+use routing::definitions::{self, FILE_BYTES_MAX, PROBLEMS_MAX, RuleSpec};
 use routing::{Definitions, Problem};
 
 pub use figures::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
 pub(crate) use in_cluster::InCluster;
 pub(crate) use inbox::Inbox;
+use owner::Owner;
 pub(crate) use operate::{OperateError, RuleOrder};
 pub(crate) use start::{Ground, StreamsHandle};
 pub(super) use start::{Prepared, Streams, note_unused, prepare};
@@ -54,18 +55,50 @@ fn lines(path: &Path, problems: &[Problem]) -> String {
 }
 
 /// Reads the file of a configuration, and the files of secrets that it names. None: there is none.
+/// Streams of deleted namespaces, and their rules, are left out.
 ///
 /// # Errors
 ///
 /// All problems, with their lines.
-pub(crate) fn load(config: &Config) -> Result<Option<LoadedDefinitions>, DefinitionsError> {
+pub(crate) fn load(
+    config: &Config,
+    namespaces: &[Namespace],
+) -> Result<Option<LoadedDefinitions>, DefinitionsError> {
     let Some(own) = &config.routing else { return Ok(None) };
     let text = read(&own.file)?;
-    let loaded = check(&own.file, &text, &own.target_networks)?;
-    let problems = unknown_namespaces(&text, &loaded.definitions, config);
+    let mut loaded = check(&own.file, &text, &own.target_networks)?;
+    let problems = unknown_namespaces(&text, &loaded.definitions, namespaces);
     match problems.is_empty() {
-        true => Ok(Some(loaded)),
+        true => {
+            loaded.leave_out_deleted(namespaces);
+            Ok(Some(loaded))
+        }
         false => Err(DefinitionsError::Problems { path: own.file.clone(), problems }),
+    }
+}
+
+impl LoadedDefinitions {
+    fn leave_out_deleted(&mut self, namespaces: &[Namespace]) {
+        let is_deleted = |name: &str| {
+            let mut deleted =
+                namespaces.iter().filter(|own| own.state == NamespaceState::Deleted);
+            deleted.any(|own| own.name == name)
+        };
+        let Definitions { streams, rules, .. } = &mut self.definitions;
+        streams.retain(|stream| {
+            let is_left_out = is_deleted(&stream.namespace);
+            if is_left_out {
+                let (stream, namespace) = (&*stream.name, &*stream.namespace);
+                tracing::warn!(stream, namespace, "stream left out: its namespace is deleted");
+            }
+            !is_left_out
+        });
+        let has_stream = |rule: &RuleSpec| streams.iter().any(|own| own.name == rule.stream);
+        let is_kept: Vec<bool> = rules.iter().map(has_stream).collect();
+        let mut kept = is_kept.iter();
+        self.targets.retain(|_| kept.next() == Some(&true));
+        let mut kept = is_kept.iter();
+        rules.retain(|_| kept.next() == Some(&true));
     }
 }
 
@@ -77,16 +110,28 @@ pub(crate) fn load(config: &Config) -> Result<Option<LoadedDefinitions>, Definit
 pub(super) fn apply(running: &StreamsHandle, loaded: LoadedDefinitions) -> anyhow::Result<()> {
     let Definitions { streams, targets, rules } = &loaded.definitions;
     let (streams, targets, rules) = (streams.len(), targets.len(), rules.len());
-    let (answer, answered) = std::sync::mpsc::channel();
-    running.inbox.call(move |owner| {
-        // Who asked may have given up.
-        let _ = answer.send(owner.apply(loaded));
-    });
-    answered
-        .recv_timeout(APPLY_TIME_MAX)
-        .map_err(|_| anyhow::anyhow!("the thread of streams did not answer in time"))??;
+    running.ask(APPLY_TIME_MAX, move |owner| owner.apply(loaded))??;
     tracing::info!(streams, targets, rules, "streams and rules reloaded");
     Ok(())
+}
+
+/// Rules of suspended namespaces send nothing from now on, and those of others do again.
+///
+/// # Errors
+///
+/// The thread of streams does not answer.
+pub(super) fn follow_namespaces(running: &StreamsHandle) -> anyhow::Result<()> {
+    Ok(running.ask(APPLY_TIME_MAX, Owner::follow_namespaces)?)
+}
+
+/// Rules of a namespace that have messages to send, each with their number.
+///
+/// # Errors
+///
+/// The thread of streams does not answer.
+pub(super) fn pending_in(running: &StreamsHandle, namespace: &str) -> anyhow::Result<Vec<String>> {
+    let namespace = namespace.to_owned();
+    Ok(running.ask(APPLY_TIME_MAX, move |owner| owner.pending_in(&namespace))?)
 }
 
 /// A file of a stream may have to be made meanwhile.
@@ -155,10 +200,14 @@ pub(crate) fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>>
 }
 
 /// Streams of namespaces that are not configured.
-fn unknown_namespaces(text: &str, found: &Definitions, config: &Config) -> Vec<Problem> {
+fn unknown_namespaces(
+    text: &str,
+    found: &Definitions,
+    namespaces: &[Namespace],
+) -> Vec<Problem> {
     let is_known = |name: &str| {
         name == definitions::DEFAULT_NAMESPACE
-            || config.namespaces.iter().any(|own| *own.name == *name)
+            || namespaces.iter().any(|own| *own.name == *name)
     };
     let unknown = found.streams.iter().enumerate().filter(|(_, it)| !is_known(&it.namespace));
     let problem = |(index, stream): (usize, &definitions::StreamSpec)| {

@@ -6,6 +6,7 @@ use broker::streams::ConsumerNumber;
 use streams::Seek;
 
 use super::owner::Owner;
+use super::start::{InForce, suspend_rules};
 
 /// What is to be done with a rule.
 #[derive(Clone, Debug)]
@@ -60,6 +61,34 @@ impl Owner {
             self.look(self.clock.now_ms());
         }
         done.into_iter().for_each(|(_, answer)| answer(Ok(())));
+    }
+
+    /// Rules of suspended namespaces send nothing from now on, and those of others do again.
+    pub(crate) fn follow_namespaces(&mut self) {
+        let now_ms = self.clock.now_ms();
+        let InForce { loaded, numbers, .. } = &self.in_force;
+        suspend_rules(&mut self.hub, loaded, numbers, &self.ground, now_ms);
+        self.look(now_ms);
+    }
+
+    /// Rules of a namespace that have messages to send, each with their number.
+    pub(super) fn pending_in(&mut self, namespace: &str) -> Vec<String> {
+        let now_ms = self.clock.now_ms();
+        let InForce { loaded, numbers, .. } = &self.in_force;
+        let mut pending = Vec::new();
+        for spec in &loaded.definitions.rules {
+            let stream = loaded.definitions.stream(&spec.stream);
+            if stream.is_none_or(|stream| stream.namespace != namespace) {
+                continue;
+            }
+            let number = numbers.consumer(spec.name()).map(ConsumerNumber);
+            let view = number.and_then(|number| self.hub.view(number, now_ms));
+            let count = view.map_or(0, |view| view.sum.lag());
+            if count > 0 {
+                pending.push(format!("{}: {count}", spec.name()));
+            }
+        }
+        pending
     }
 
     fn carry_out_order(

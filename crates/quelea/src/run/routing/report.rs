@@ -118,7 +118,7 @@ fn described(
 fn kind_of_state(state: &State) -> Option<&'static EventKind> {
     match state {
         State::Starting => None,
-        State::Paused | State::Ending => Some(&table::RULE_RESTS),
+        State::Paused | State::Suspended | State::Ending => Some(&table::RULE_RESTS),
         state if state.is_waiting() => Some(&table::RULE_WAITS),
         _ => Some(&table::RULE_DELIVERS),
     }
@@ -178,6 +178,7 @@ target = "hook"
         vec![
             state(State::Running),
             state(State::Paused),
+            state(State::Suspended),
             state(State::Ending),
             state(State::Probation { until_ms: 9, reason: "connection refused".into() }),
             Happening::Started { consumer, run: 1 },

@@ -83,13 +83,25 @@ impl StreamsHandle {
     ///
     /// The owner does not answer in this time.
     pub(in crate::run) fn hold_files(&self, time_max: Duration) -> std::io::Result<()> {
+        self.ask(time_max, |owner| owner.holds += 1)
+    }
+
+    /// Has the owner answer a question.
+    ///
+    /// # Errors
+    ///
+    /// It does not in this time.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        time_max: Duration,
+        question: impl FnOnce(&mut Owner) -> T + Send + 'static,
+    ) -> std::io::Result<T> {
         let (answer, answered) = channel();
         self.inbox.call(move |owner| {
-            owner.holds += 1;
             // Who asked may have given up.
-            let _ = answer.send(());
+            let _ = answer.send(question(owner));
         });
-        let silent = |_| std::io::Error::other("the thread of streams did not answer");
+        let silent = |_| std::io::Error::other("the thread of streams did not answer in time");
         answered.recv_timeout(time_max).map_err(silent)
     }
 
@@ -152,6 +164,7 @@ pub(in crate::run) fn prepare(
     });
     let files = open_streams(definitions, &numbers, &ground, &found, &mut hub)?;
     let assigned = add_consumers(&loaded, &numbers, &found, &mut hub)?;
+    suspend_rules(&mut hub, &loaded, &numbers, &ground, now_ms);
     let board = Arc::new(Board::default());
     board.put_names(Names::new(&numbers, &loaded.definitions));
     let in_force = InForce { loaded, numbers, set };
@@ -336,6 +349,23 @@ fn add_consumers(
         unknown.for_each(|number| hub.forget_consumer(shard, *number));
     }
     Ok(assigned)
+}
+
+/// Rules of suspended namespaces send nothing.
+pub(super) fn suspend_rules(
+    hub: &mut Hub,
+    loaded: &LoadedDefinitions,
+    numbers: &Numbers,
+    ground: &Ground,
+    now_ms: u64,
+) {
+    let definitions = &loaded.definitions;
+    for spec in &definitions.rules {
+        let Some(number) = numbers.consumer(spec.name()).map(ConsumerNumber) else { continue };
+        let stream = definitions.stream(&spec.stream);
+        let is_open = stream.is_none_or(|stream| ground.namespaces.is_open(&stream.namespace));
+        hub.set_suspended(number, !is_open, now_ms);
+    }
 }
 
 /// The consumer of a rule, the settings of its target, and the topic there.
