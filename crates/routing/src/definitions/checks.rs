@@ -13,11 +13,13 @@ pub(super) fn check_dead_letters(
     reader: &mut Reader<'_>,
     rules: &Named<'_, RuleSpec>,
     streams: &Named<'_, StreamSpec>,
+    base: &Definitions,
 ) {
-    let by_name = streams.entries.iter().map(|(_, stream)| (&*stream.name, stream));
+    let own = streams.entries.iter().map(|(_, stream)| stream);
+    let by_name = own.chain(&base.streams).map(|stream| (&*stream.name, stream));
     let streams: BTreeMap<&str, &StreamSpec> = by_name.collect();
     let mut leads_to: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (_, rule) in &rules.entries {
+    for rule in rules.entries.iter().map(|(_, rule)| rule).chain(&base.rules) {
         if let Some(letters) = &rule.dead_letter {
             leads_to.entry(&rule.stream).or_default().insert(letters);
         }

@@ -27,6 +27,7 @@
 //! read here.
 
 mod checks;
+mod entries;
 mod reader;
 mod rules;
 mod streams;
@@ -37,8 +38,9 @@ use std::collections::BTreeSet;
 use crate::dispatch::DispatchRules;
 use crate::rule::{Rule, check_name};
 
+pub use entries::{Entry, Kind, entries, text};
 pub use reader::Problem;
-use reader::{Reader, Table};
+use reader::{Origin, Reader, Table};
 
 /// Bytes of a file.
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -134,8 +136,8 @@ pub struct HttpSpec {
     pub headers: Vec<HeaderSpec>,
     pub tls: TlsSpec,
     pub validation: HttpValidation,
-    /// The file with the secret that signs requests.
-    pub signing_secret_file: Option<String>,
+    /// The secret that signs requests.
+    pub signing_secret: Option<SecretSpec>,
     /// Status codes that refuse a message. None: the usual ones.
     pub refused_statuses: Option<Vec<u16>>,
     pub requests_max: usize,
@@ -149,13 +151,24 @@ pub struct HeaderSpec {
     pub value: HeaderValueSpec,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum HeaderValueSpec {
     Text(String),
     /// The first line of this file.
     File(String),
     /// What an event has at this key, as conditions have them.
     Path(String),
+}
+
+/// A text may be a secret.
+impl std::fmt::Debug for HeaderValueSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("Text(***)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Path(key) => f.debug_tuple("Path").field(key).finish(),
+        }
+    }
 }
 
 /// What an endpoint has to answer before it gets the first event.
@@ -197,6 +210,25 @@ pub enum KafkaCompression {
     Zstd,
 }
 
+/// A password, a token or the like.
+#[derive(Clone, PartialEq, Eq)]
+pub enum SecretSpec {
+    /// The first line of this file.
+    File(String),
+    /// Written into the definition. Only an API does so.
+    Text(String),
+}
+
+/// A secret is not shown.
+impl std::fmt::Debug for SecretSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Text(_) => f.write_str("Text(***)"),
+        }
+    }
+}
+
 /// Files of TLS, PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSpec {
@@ -206,17 +238,17 @@ pub struct TlsSpec {
     pub key: Option<String>,
 }
 
-/// A SASL login. Passwords and tokens are in files.
+/// A SASL login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaslSpec {
     Password {
         mechanism: SaslMechanism,
         username: String,
-        password_file: String,
+        password: SecretSpec,
     },
     /// OAUTHBEARER with a token that something else renews.
     Token {
-        token_file: String,
+        token: SecretSpec,
     },
     /// OAUTHBEARER with tokens of an identity provider.
     TokenEndpoint(TokenEndpointSpec),
@@ -233,7 +265,7 @@ pub enum SaslMechanism {
 pub struct TokenEndpointSpec {
     pub url: String,
     pub client_id: String,
-    pub client_secret_file: String,
+    pub client_secret: SecretSpec,
     pub scope: Option<String>,
     pub ca: Option<String>,
 }
@@ -300,21 +332,36 @@ impl Definitions {
 ///
 /// All problems of the file, in their order.
 pub fn parse(text: &str) -> Result<Definitions, Vec<Problem>> {
-    reader::read(text, file)
+    reader::read(text, Origin::File, |reader, root| file(reader, root, &Definitions::default()))
+}
+
+/// Reads what an API has defined in addition to a file: entries with names of their own, which may
+/// refer to those of the file. They have secrets in place of names of files, and grant no network.
+/// Returns what is in `text` only.
+///
+/// # Errors
+///
+/// All problems of the text, in their order.
+pub fn parse_more(text: &str, base: &Definitions) -> Result<Definitions, Vec<Problem>> {
+    reader::read(text, Origin::Api, |reader, root| file(reader, root, base))
 }
 
 const KEYS: [&str; 3] = ["streams", "targets", "rules"];
 
-fn file(reader: &mut Reader<'_>, root: &Table<'_>) -> Definitions {
+fn file(reader: &mut Reader<'_>, root: &Table<'_>, base: &Definitions) -> Definitions {
     reader.check_keys(root, &KEYS);
     let streams = reader.entries(root, "streams", STREAMS_MAX);
-    let streams = named(reader, streams, streams::stream);
+    let known = base.streams.iter().map(|own| &*own.name).collect();
+    let streams = named(reader, streams, &known, streams::stream);
     let targets = reader.entries(root, "targets", TARGETS_MAX);
-    let targets = named(reader, targets, targets::target);
+    let known = base.targets.iter().map(|own| &*own.name).collect();
+    let targets = named(reader, targets, &known, targets::target);
     let rules = reader.entries(root, "rules", RULES_MAX);
-    let known = rules::Known::new(&streams, &targets);
-    let rules = named(reader, rules, |reader, table, name| known.rule(reader, table, name));
-    checks::check_dead_letters(reader, &rules, &streams);
+    let known = rules::Known::new(&streams, &targets, base);
+    let names = base.rules.iter().map(RuleSpec::name).collect();
+    let read = |reader: &mut Reader<'_>, table: &Table<'_>, name| known.rule(reader, table, name);
+    let rules = named(reader, rules, &names, read);
+    checks::check_dead_letters(reader, &rules, &streams, base);
     Definitions { streams: streams.values(), targets: targets.values(), rules: rules.values() }
 }
 
@@ -332,10 +379,12 @@ impl<T> Named<'_, T> {
     }
 }
 
-/// Reads the entries of a list, whose names must be unique.
+/// Reads the entries of a list, whose names must be unique. `known`: names of the file that these
+/// are added to.
 fn named<'v, T>(
     reader: &mut Reader<'_>,
     tables: Vec<Table<'v>>,
+    known: &BTreeSet<&str>,
     read: impl Fn(&mut Reader<'_>, &Table<'v>, String) -> Option<T>,
 ) -> Named<'v, T> {
     let mut all = Named { entries: Vec::new(), names: BTreeSet::new() };
@@ -344,6 +393,9 @@ fn named<'v, T>(
         if table.get("name").is_some_and(|value| value.get_ref().is_str()) {
             if let Err(error) = check_name("name", &name) {
                 reader.problem_at(&table, error.key, error.detail);
+            } else if known.contains(&*name) {
+                let detail = format!("'{name}' is defined in the file of rules: use another name");
+                reader.problem_at(&table, "name", detail);
             } else if !all.names.insert(name.clone()) {
                 let detail = format!("'{name}' is used twice: names must be unique");
                 reader.problem_at(&table, "name", detail);

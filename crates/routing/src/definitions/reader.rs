@@ -12,6 +12,14 @@ use crate::condition::Given;
 /// Problems that are looked at to report the first ones: tables are not read in their order.
 const PROBLEMS_FOUND_MAX: usize = 10_000;
 
+/// Who has written the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The operator of the broker: it may name files and networks.
+    File,
+    Api,
+}
+
 /// Something that is wrong, with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -31,9 +39,10 @@ pub struct Problem {
 /// All problems of the file, in their order.
 pub(super) fn read<T>(
     text: &str,
+    origin: Origin,
     file: impl FnOnce(&mut Reader<'_>, &Table<'_>) -> T,
 ) -> Result<T, Vec<Problem>> {
-    let mut reader = Reader { text, problems: Vec::new() };
+    let mut reader = Reader { text, origin, problems: Vec::new() };
     let value = reader.document().map(|document| {
         let root = Table { path: String::new(), span: 0..0, table: document.get_ref() };
         file(&mut reader, &root)
@@ -84,6 +93,7 @@ fn offset_of(root: &DeTable<'_>, key: &str) -> Option<usize> {
 /// Gathers problems, so that one run shows all of them.
 pub(super) struct Reader<'t> {
     text: &'t str,
+    pub(super) origin: Origin,
     /// In the order of the names of keys, as tables come.
     problems: Vec<Found>,
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::de::DeValue;
 
-use super::reader::{Reader, Table, given};
+use super::reader::{Origin, Reader, Table, given};
 use super::{
-    HeaderValueSpec, Named, Order, RETRIES_MAX, RuleSpec, Start, StreamSpec, TargetKind, TargetSpec,
+    Definitions, HeaderValueSpec, Named, Order, RETRIES_MAX, RuleSpec, Start, StreamSpec,
+    TargetKind, TargetSpec,
 };
 use crate::condition::{Condition, Part, RawCondition};
 use crate::dispatch::DispatchRules;
@@ -57,8 +58,8 @@ const RETRY_SECS_LIMIT: u64 = 7 * 86_400;
 /// What rules may refer to.
 pub(super) struct Known<'k> {
     /// Also those that could not be read, which has been reported.
-    streams: &'k BTreeSet<String>,
-    target_names: &'k BTreeSet<String>,
+    streams: BTreeSet<&'k str>,
+    target_names: BTreeSet<&'k str>,
     targets: BTreeMap<&'k str, &'k TargetSpec>,
 }
 
@@ -66,9 +67,17 @@ impl<'k> Known<'k> {
     pub(super) fn new(
         streams: &'k Named<'_, StreamSpec>,
         targets: &'k Named<'_, TargetSpec>,
+        base: &'k Definitions,
     ) -> Self {
-        let by_name = targets.entries.iter().map(|(_, target)| (&*target.name, target));
-        Self { streams: &streams.names, target_names: &targets.names, targets: by_name.collect() }
+        let own = targets.entries.iter().map(|(_, target)| target);
+        let by_name = own.chain(&base.targets).map(|target| (&*target.name, target));
+        let of_base = base.streams.iter().map(|stream| &*stream.name);
+        let target_names = base.targets.iter().map(|target| &*target.name);
+        Self {
+            streams: streams.names.iter().map(|name| &**name).chain(of_base).collect(),
+            target_names: targets.names.iter().map(|name| &**name).chain(target_names).collect(),
+            targets: by_name.collect(),
+        }
     }
 
     /// None: it has been reported why.
@@ -98,7 +107,7 @@ impl<'k> Known<'k> {
         let stream = self.stream(reader, table);
         let dead_letter = reader.text(table, "dead_letter");
         if let Some(name) = &dead_letter
-            && !self.streams.contains(name)
+            && !self.streams.contains(&**name)
         {
             reader.problem_at(table, "dead_letter", format!("no stream is named '{name}'"));
         }
@@ -131,18 +140,26 @@ impl<'k> Known<'k> {
     /// The stream of a rule: the only one, unless it names one.
     fn stream(&self, reader: &mut Reader<'_>, table: &Table<'_>) -> Option<String> {
         let Some(_) = table.get("stream") else {
-            if let (Some(only), 1) = (self.streams.first(), self.streams.len()) {
-                return Some(only.clone());
+            // What an API adds later must not change what this rule reads.
+            if reader.origin == Origin::File
+                && let (Some(only), 1) = (self.streams.first(), self.streams.len())
+            {
+                return Some((*only).to_owned());
             }
-            let detail = match self.streams.is_empty() {
-                true => "missing: add [[streams]] to the file, from which rules read",
-                false => "missing: must be the name of a stream, as there are several",
+            let detail = match (self.streams.is_empty(), reader.origin) {
+                (_, Origin::Api) => "missing: must be the name of a stream",
+                (true, Origin::File) => {
+                    "missing: add [[streams]] to the file, from which rules read"
+                }
+                (false, Origin::File) => {
+                    "missing: must be the name of a stream, as there are several"
+                }
             };
             reader.problem_at(table, "stream", detail.into());
             return None;
         };
         let name = reader.text(table, "stream")?;
-        if !self.streams.contains(&name) {
+        if !self.streams.contains(&*name) {
             reader.problem_at(table, "stream", format!("no stream is named '{name}'"));
             return None;
         }

@@ -2,19 +2,19 @@
 
 use toml::de::DeValue;
 
-use super::reader::{Reader, Table};
+use super::reader::{Origin, Reader, Table};
 use super::{
     HeaderSpec, HeaderValueSpec, HttpSpec, HttpValidation, KafkaCompression, KafkaSpec,
-    SERVERS_MAX, SaslMechanism, SaslSpec, TargetKind, TargetSpec, TlsSpec, TokenEndpointSpec,
+    SERVERS_MAX, SaslMechanism, SaslSpec, SecretSpec, TargetKind, TargetSpec, TlsSpec,
+    TokenEndpointSpec,
 };
 use crate::enrich::Enrichments;
 use crate::form::Binding;
 use crate::property::{PROPERTY_BYTES_MAX, Property, is_value};
 use crate::rule::check_url;
 
-const COMMON_KEYS: [&str; 6] = ["name", "type", "networks", "headers", "tls", "timeout_secs"];
-const HTTP_KEYS: [&str; 6] =
-    ["url", "validation", "origin", "signing_secret_file", "refused_statuses", "requests_max"];
+const COMMON_KEYS: [&str; 5] = ["name", "type", "headers", "tls", "timeout_secs"];
+const HTTP_KEYS: [&str; 5] = ["url", "validation", "origin", "refused_statuses", "requests_max"];
 const KAFKA_KEYS: [&str; 8] = [
     "servers",
     "client_id",
@@ -25,6 +25,8 @@ const KAFKA_KEYS: [&str; 8] = [
     "linger_ms",
     "delivery_timeout_secs",
 ];
+/// For operators of the broker only: by an API anybody could reach the machine's own networks.
+const NETWORKS_KEY: &str = "networks";
 const TLS_KEYS: [&str; 3] = ["ca", "certificate", "key"];
 const HEADER_KEYS: [&str; 2] = ["file", "path"];
 
@@ -51,21 +53,92 @@ pub(super) fn target(
             None
         }
     };
+    let origin = reader.origin;
     let Some(is_kafka) = is_kafka else {
-        reader.check_keys(table, &[&COMMON_KEYS[..], &HTTP_KEYS, &KAFKA_KEYS].concat());
+        reader.check_keys(table, &[keys(origin, false), keys(origin, true)].concat());
         return None;
     };
-    let (word, own, others): (_, &[&str], &[&str]) = match is_kafka {
-        true => ("a target of type kafka", &KAFKA_KEYS, &HTTP_KEYS),
-        false => ("a target of type http", &HTTP_KEYS, &KAFKA_KEYS),
+    let everywhere =
+        [Origin::File, Origin::Api].map(|it| [keys(it, false), keys(it, true)].concat());
+    let word = match (is_kafka, origin) {
+        (true, Origin::File) => "a target of type kafka",
+        (false, Origin::File) => "a target of type http",
+        (true, Origin::Api) => "a target of type kafka, defined by the API,",
+        (false, Origin::Api) => "a target of type http, defined by the API,",
     };
-    reader.check_keys_of(table, &[&COMMON_KEYS, own].concat(), others, word);
+    reader.check_keys_of(table, &keys(origin, is_kafka), &everywhere.concat(), word);
     let networks = reader.texts(table, "networks", SERVERS_MAX).unwrap_or_default();
     let kind = match is_kafka {
         true => TargetKind::Kafka(kafka(reader, table)?),
         false => TargetKind::Http(http(reader, table)?),
     };
     Some(TargetSpec { name, networks, kind })
+}
+
+fn keys(origin: Origin, is_kafka: bool) -> Vec<&'static str> {
+    let mut keys = COMMON_KEYS.to_vec();
+    match is_kafka {
+        true => keys.extend(KAFKA_KEYS),
+        false => {
+            keys.extend(HTTP_KEYS);
+            keys.push(SIGNING_SECRET.key(origin));
+        }
+    }
+    if origin == Origin::File {
+        keys.push(NETWORKS_KEY);
+    }
+    keys
+}
+
+/// A key of a secret. The operator names a file. By an API, which could name any file of the
+/// machine, the secret is written in its place.
+#[derive(Clone, Copy)]
+struct SecretKey {
+    of_file: &'static str,
+    of_api: &'static str,
+}
+
+const SIGNING_SECRET: SecretKey =
+    SecretKey { of_file: "signing_secret_file", of_api: "signing_secret" };
+const PASSWORD: SecretKey = SecretKey { of_file: "password_file", of_api: "password" };
+const TOKEN: SecretKey = SecretKey { of_file: "token_file", of_api: "token" };
+const CLIENT_SECRET: SecretKey =
+    SecretKey { of_file: "client_secret_file", of_api: "client_secret" };
+
+/// Tokens of identity providers have a few kilobytes.
+const SECRET_BYTES_MAX: usize = 64 * 1024;
+
+impl SecretKey {
+    const fn key(self, origin: Origin) -> &'static str {
+        match origin {
+            Origin::File => self.of_file,
+            Origin::Api => self.of_api,
+        }
+    }
+
+    /// None: the key is missing, or it has been reported what is wrong.
+    fn read(self, reader: &mut Reader<'_>, table: &Table<'_>) -> Option<SecretSpec> {
+        let key = self.key(reader.origin);
+        let text = reader.text(table, key)?;
+        if reader.origin == Origin::File {
+            return Some(SecretSpec::File(text));
+        }
+        let is_valid = (1..=SECRET_BYTES_MAX).contains(&text.len());
+        if !is_valid || text.contains(['\r', '\n']) {
+            let detail = format!("must have 1 to {SECRET_BYTES_MAX} bytes, without line breaks");
+            reader.problem_at(table, key, detail);
+        }
+        Some(SecretSpec::Text(text))
+    }
+
+    /// A missing one is a problem.
+    fn required(self, reader: &mut Reader<'_>, table: &Table<'_>) -> SecretSpec {
+        let key = self.key(reader.origin);
+        if table.get(key).is_none() {
+            reader.problem_at(table, key, "missing: must be a text".into());
+        }
+        self.read(reader, table).unwrap_or_else(|| SecretSpec::Text(String::new()))
+    }
 }
 
 fn http(reader: &mut Reader<'_>, table: &Table<'_>) -> Option<HttpSpec> {
@@ -81,7 +154,7 @@ fn http(reader: &mut Reader<'_>, table: &Table<'_>) -> Option<HttpSpec> {
         headers: headers(reader, table, false),
         tls: tls(reader, table),
         validation,
-        signing_secret_file: reader.text(table, "signing_secret_file"),
+        signing_secret: SIGNING_SECRET.read(reader, table),
         refused_statuses: statuses.map(|all| all.into_iter().map(|code| code as u16).collect()),
         requests_max: reader.count(table, "requests_max", 1..=256).unwrap_or(4) as usize,
         timeout_secs: reader.secs(table, "timeout_secs", 1..=600).unwrap_or(30),
@@ -164,8 +237,13 @@ fn header_value(
     name: &str,
     is_kafka: bool,
 ) -> Option<HeaderValueSpec> {
-    if is_kafka {
-        reader.check_keys_of(table, &HEADER_KEYS[1..], &HEADER_KEYS[..1], "a header of Kafka");
+    let word = match (is_kafka, reader.origin) {
+        (true, _) => Some("a header of Kafka"),
+        (false, Origin::Api) => Some("a header of a target that the API defines"),
+        (false, Origin::File) => None,
+    };
+    if let Some(word) = word {
+        reader.check_keys_of(table, &HEADER_KEYS[1..], &HEADER_KEYS[..1], word);
         return Some(HeaderValueSpec::Path(header_path(reader, table, name)));
     }
     reader.check_keys(table, &HEADER_KEYS);
@@ -244,7 +322,14 @@ fn kafka_tls(reader: &mut Reader<'_>, table: &Table<'_>, is_event_hubs: bool) ->
 
 fn tls(reader: &mut Reader<'_>, table: &Table<'_>) -> TlsSpec {
     let Some(table) = reader.table(table, "tls") else { return TlsSpec::default() };
-    reader.check_keys(&table, &TLS_KEYS);
+    match reader.origin {
+        Origin::File => reader.check_keys(&table, &TLS_KEYS),
+        Origin::Api => {
+            let word = "a target that the API defines uses the authorities of the system, and";
+            reader.check_keys_of(&table, &[], &TLS_KEYS, word);
+            return TlsSpec::default();
+        }
+    }
     let tls = TlsSpec {
         ca: reader.text(&table, "ca"),
         certificate: reader.text(&table, "certificate"),
@@ -271,15 +356,25 @@ const MECHANISMS: [(&str, Mechanism); 4] = [
     ("SCRAM-SHA-512", Mechanism::Password(SaslMechanism::ScramSha512)),
     ("OAUTHBEARER", Mechanism::Token),
 ];
-const PASSWORD_KEYS: [&str; 2] = ["username", "password_file"];
-const TOKEN_KEYS: [&str; 6] =
-    ["token_file", "token_url", "client_id", "client_secret_file", "scope", "ca"];
+/// Of a login with a password.
+fn password_keys(origin: Origin) -> [&'static str; 2] {
+    ["username", PASSWORD.key(origin)]
+}
+
+/// Of OAUTHBEARER. The first one excludes the others.
+fn token_keys(origin: Origin) -> [&'static str; 6] {
+    [TOKEN.key(origin), "token_url", "client_id", CLIENT_SECRET.key(origin), "scope", CA_KEY]
+}
+
+/// It is a file as well.
+const CA_KEY: &str = "ca";
 
 fn sasl(reader: &mut Reader<'_>, table: &Table<'_>, is_event_hubs: bool) -> Option<SaslSpec> {
     if table.get("sasl").is_none() {
         if is_event_hubs {
-            let detail = "missing: Event Hubs needs a file with a connection string";
-            reader.problem_at(table, "sasl.password_file", detail.into());
+            let detail = "missing: Event Hubs needs a connection string";
+            let key = format!("sasl.{}", PASSWORD.key(reader.origin));
+            reader.problem_at(table, &key, detail.into());
         }
         return None;
     }
@@ -294,45 +389,51 @@ fn sasl(reader: &mut Reader<'_>, table: &Table<'_>, is_event_hubs: bool) -> Opti
         }
         Some(_) => reader.word(&table, "mechanism", &MECHANISMS)?,
     };
+    let origin = reader.origin;
+    let of_file = [&password_keys(Origin::File)[..], &token_keys(Origin::File)].concat();
     match mechanism {
         Mechanism::Password(mechanism) => {
-            let keys = ["mechanism", PASSWORD_KEYS[0], PASSWORD_KEYS[1]];
-            reader.check_keys_of(&table, &keys, &TOKEN_KEYS, "a login with a password");
+            let keys = [&["mechanism"][..], &password_keys(origin)].concat();
+            let others = [&token_keys(origin)[..], &of_file].concat();
+            reader.check_keys_of(&table, &keys, &others, "a login with a password");
             let username = match table.get("username") {
                 None if is_event_hubs => EVENT_HUBS_USERNAME.into(),
                 _ => reader.required_text(&table, "username"),
             };
-            let password_file = reader.required_text(&table, "password_file");
-            Some(SaslSpec::Password { mechanism, username, password_file })
+            let password = PASSWORD.required(reader, &table);
+            Some(SaslSpec::Password { mechanism, username, password })
         }
         Mechanism::Token => {
-            let keys = [&["mechanism"][..], &TOKEN_KEYS].concat();
-            reader.check_keys_of(&table, &keys, &PASSWORD_KEYS, "OAUTHBEARER");
+            let mut keys = [&["mechanism"][..], &token_keys(origin)].concat();
+            keys.retain(|key| *key != CA_KEY || origin == Origin::File);
+            let others = [&password_keys(origin)[..], &of_file].concat();
+            reader.check_keys_of(&table, &keys, &others, "OAUTHBEARER");
             Some(token(reader, &table))
         }
     }
 }
 
-/// A file with a token, or an endpoint that issues them.
+/// A token, or an endpoint that issues them.
 fn token(reader: &mut Reader<'_>, table: &Table<'_>) -> SaslSpec {
-    let has_file = table.get("token_file").is_some();
-    if !has_file && table.get("token_url").is_none() {
-        let detail = "missing: OAUTHBEARER needs token_file or token_url";
-        reader.problem_at(table, "token_url", detail.into());
+    let keys = token_keys(reader.origin);
+    let has_token = table.get(keys[0]).is_some();
+    if !has_token && table.get("token_url").is_none() {
+        let detail = format!("missing: OAUTHBEARER needs {} or token_url", keys[0]);
+        reader.problem_at(table, "token_url", detail);
     }
-    if has_file {
-        for other in &TOKEN_KEYS[1..] {
+    if has_token {
+        for other in &keys[1..] {
             if table.get(other).is_some() {
-                reader.problem_at(table, other, "must not be set with token_file".into());
+                reader.problem_at(table, other, format!("must not be set with {}", keys[0]));
             }
         }
-        return SaslSpec::Token { token_file: reader.required_text(table, "token_file") };
+        return SaslSpec::Token { token: TOKEN.required(reader, table) };
     }
     SaslSpec::TokenEndpoint(TokenEndpointSpec {
         url: reader.text(table, "token_url").unwrap_or_default(),
         client_id: reader.required_text(table, "client_id"),
-        client_secret_file: reader.required_text(table, "client_secret_file"),
+        client_secret: CLIENT_SECRET.required(reader, table),
         scope: reader.text(table, "scope"),
-        ca: reader.text(table, "ca"),
+        ca: reader.text(table, CA_KEY).filter(|_| reader.origin == Origin::File),
     })
 }

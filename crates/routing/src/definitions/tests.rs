@@ -222,9 +222,9 @@ fn targets_have_all_their_keys() {
     };
     assert_eq!((k.compression, k.record_bytes_max), (KafkaCompression::Zstd, 2 << 20));
     assert_eq!((k.linger_ms, k.timeout_secs, k.delivery_timeout_secs), (5, 4, 60));
-    let password = |mechanism, username: &str, password_file: &str| {
-        let (username, password_file) = (username.into(), password_file.into());
-        Some(SaslSpec::Password { mechanism, username, password_file })
+    let password = |mechanism, username: &str, file: &str| {
+        let (username, password) = (username.into(), SecretSpec::File(file.into()));
+        Some(SaslSpec::Password { mechanism, username, password })
     };
     assert_eq!(k.sasl, password(SaslMechanism::ScramSha512, "u", "p"));
     assert_eq!(k.headers[0].value, HeaderValueSpec::Path("data.celsius".into()));
@@ -606,4 +606,125 @@ fn what_is_hardly_meant_is_noted() {
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes[0].contains("tenant") && notes[1].contains("raw"), "{notes:?}");
     assert!(parse(&file(&rule("r", ""))).expect("it is valid").notes().is_empty());
+}
+
+const BASE: &str = r##"
+[[streams]]
+name = "plants"
+filters = ["plants/#"]
+[[streams]]
+name = "dead"
+[[targets]]
+name = "hook"
+type = "http"
+url = "https://example.com/in"
+[[rules]]
+name = "alarms"
+stream = "plants"
+filter = "#"
+target = "hook"
+dead_letter = "dead"
+"##;
+
+const MORE: &str = r##"
+[[streams]]
+name = "cars"
+filters = ["cars/#"]
+[[targets]]
+name = "lake"
+type = "kafka"
+servers = ["a:9092"]
+tls = true
+sasl = { mechanism = "PLAIN", username = "u", password = "hunter2" }
+[[targets]]
+name = "own-hook"
+type = "http"
+url = "https://example.com/own"
+headers = { authorization = "Bearer hunter2", x-n = { path = "data.n" } }
+signing_secret = "hunter2"
+[[rules]]
+name = "archive"
+stream = "cars"
+filter = "#"
+target = "lake"
+topic = "cars"
+[[rules]]
+name = "copies"
+stream = "plants"
+filter = "#"
+target = "hook"
+dead_letter = "cars"
+"##;
+
+fn more(text: &str) -> Result<Definitions, Vec<String>> {
+    let base = parse(BASE).expect("it is valid");
+    parse_more(text, &base).map_err(|all| all.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn an_api_adds_to_a_file_and_refers_to_what_it_has() {
+    let found = more(MORE).expect("it is valid");
+    let names: Vec<&str> = found.streams.iter().map(|own| &*own.name).collect();
+    assert_eq!(names, ["cars"], "those of the file are not repeated");
+    let streams: Vec<&str> = found.rules.iter().map(|own| &*own.stream).collect();
+    assert_eq!(streams, ["cars", "plants"]);
+    let TargetKind::Kafka(kafka) = &found.targets[0].kind else { panic!("{:?}", found.targets) };
+    let Some(SaslSpec::Password { password, .. }) = &kafka.sasl else { panic!("{kafka:?}") };
+    assert_eq!(*password, SecretSpec::Text("hunter2".into()));
+    let TargetKind::Http(http) = &found.targets[1].kind else { panic!("{:?}", found.targets) };
+    assert_eq!(http.signing_secret, Some(SecretSpec::Text("hunter2".into())));
+    assert!(!format!("{password:?} {:?}", http.signing_secret).contains("hunter2"));
+}
+
+#[test]
+fn what_an_api_must_not_define_is_refused() {
+    let files = "must not have this key: remove it";
+    for (from, to, expected) in [
+        ("name = \"cars\"", "name = \"plants\"", "streams.0.name: 'plants' is defined in the file"),
+        ("\"lake\"\ntype", "\"hook\"\ntype", "targets.0.name: 'hook' is defined in the file of"),
+        ("name = \"archive\"", "name = \"alarms\"", "rules.0.name: 'alarms' is defined in the"),
+        ("stream = \"cars\"\n", "", "rules.0.stream: missing: must be the name of a stream"),
+        ("stream = \"cars\"", "stream = \"bikes\"", "rules.0.stream: no stream is named 'bikes'"),
+        ("target = \"lake\"", "target = \"sea\"", "rules.0.target: no target is named 'sea'"),
+        ("tls = true", "tls = { ca = \"x.pem\" }", files),
+        ("tls = true", "networks = [\"10.0.0.0/8\"]", files),
+        ("password =", "password_file =", files),
+        ("password =", "password_file =", "targets.0.sasl.password: missing"),
+        ("signing_secret =", "signing_secret_file =", files),
+        ("{ path = \"data.n\" }", "{ file = \"/etc/shadow\" }", files),
+        ("\"hunter2\" }", "\"hunter2\\n\" }", "sasl.password: must have 1 to 65536 bytes"),
+        (
+            "mechanism = \"PLAIN\", username = \"u\", password = \"hunter2\"",
+            "mechanism = \"OAUTHBEARER\", token_file = \"t\"",
+            files,
+        ),
+        (
+            "mechanism = \"PLAIN\", username = \"u\", password = \"hunter2\"",
+            "mechanism = \"OAUTHBEARER\", token = \"t\", scope = \"s\"",
+            "targets.0.sasl.scope: must not be set with token",
+        ),
+        (
+            "mechanism = \"PLAIN\", username = \"u\", password = \"hunter2\"",
+            "mechanism = \"OAUTHBEARER\", token_url = \"https://a.b/\", client_id = \"c\", \
+             client_secret = \"hunter2\", ca = \"x.pem\"",
+            files,
+        ),
+        // The file leads from plants to dead.
+        ("\"plants\"", "\"dead\"", "rules.1.dead_letter"),
+    ] {
+        assert!(MORE.contains(from), "{from}");
+        let text = match expected {
+            "rules.1.dead_letter" => MORE
+                .replace("stream = \"plants\"", "stream = \"dead\"")
+                .replace("dead_letter = \"cars\"", "dead_letter = \"plants\""),
+            _ => MORE.replacen(from, to, 1),
+        };
+        let found = more(&text).expect_err(expected);
+        assert!(found.iter().any(|line| line.contains(expected)), "{expected}: {found:#?}");
+        assert!(found.iter().all(|line| !line.contains("hunter2")), "{found:?}");
+    }
+    // And the file must not have what is for the API.
+    let wrong = BASE.replace("url =", "signing_secret = \"hunter2\"\nurl =");
+    let found = problems(&wrong);
+    assert!(found[0].contains("targets.0.signing_secret") && found[0].contains(files), "{found:?}");
 }

@@ -8,7 +8,7 @@ use config::Network;
 use routing::Form;
 use routing::definitions::{
     HeaderValueSpec, HttpSpec, HttpValidation, KafkaCompression, KafkaSpec, SaslMechanism,
-    SaslSpec, TargetKind, TargetSpec, TlsSpec,
+    SaslSpec, SecretSpec, TargetKind, TargetSpec, TlsSpec,
 };
 use targets::kafka::{self, Compression, Login, TokenEndpoint};
 use targets::webhook::{self, Validation};
@@ -93,8 +93,8 @@ impl Lowering<'_> {
             Some((header.name.clone(), value))
         });
         let headers = headers.collect();
-        let signature = spec.signing_secret_file.as_ref();
-        let signature = signature.map(|path| self.secret("signing_secret_file", path));
+        let signature = spec.signing_secret.as_ref();
+        let signature = signature.map(|own| self.secret_of("signing_secret_file", own));
         let usual = webhook::Settings::new(&spec.url);
         let settings = webhook::Settings {
             headers,
@@ -147,8 +147,8 @@ impl Lowering<'_> {
 
     fn login(&mut self, sasl: &SaslSpec) -> Login {
         match sasl {
-            SaslSpec::Password { mechanism, username, password_file } => {
-                let password = self.secret("sasl.password_file", password_file);
+            SaslSpec::Password { mechanism, username, password } => {
+                let password = self.secret_of("sasl.password_file", password);
                 let username = username.clone();
                 match mechanism {
                     SaslMechanism::Plain => Login::Plain { username, password },
@@ -156,8 +156,8 @@ impl Lowering<'_> {
                     SaslMechanism::ScramSha512 => Login::ScramSha512 { username, password },
                 }
             }
-            SaslSpec::Token { token_file } => {
-                Login::OAuthBearer { token: self.secret("sasl.token_file", token_file) }
+            SaslSpec::Token { token } => {
+                Login::OAuthBearer { token: self.secret_of("sasl.token_file", token) }
             }
             SaslSpec::TokenEndpoint(spec) => {
                 let ca = spec.ca.as_ref().map(|path| self.path(path));
@@ -170,11 +170,19 @@ impl Lowering<'_> {
                 Login::OAuthBearerFrom(TokenEndpoint {
                     url: spec.url.clone(),
                     client_id: spec.client_id.clone(),
-                    client_secret: self.secret("sasl.client_secret_file", &spec.client_secret_file),
+                    client_secret: self.secret_of("sasl.client_secret_file", &spec.client_secret),
                     scope: spec.scope.clone(),
                     ca,
                 })
             }
+        }
+    }
+
+    /// A secret, or the file of one.
+    fn secret_of(&mut self, key: &str, own: &SecretSpec) -> Secret {
+        match own {
+            SecretSpec::File(path) => self.secret(key, path),
+            SecretSpec::Text(text) => Secret::Text(text.clone()),
         }
     }
 
