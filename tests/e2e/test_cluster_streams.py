@@ -285,6 +285,39 @@ def test_what_retention_deletes_goes_from_the_engine(lab):
         receiver.stop()
 
 
+def test_definitions_of_the_api_move_with_the_active_node(lab):
+    receiver = Receiver(port=lab.port)
+    try:
+        active = settled(lab)
+        target = {"type": "http", "url": receiver.url, "headers": {"authorization": "hunter2"}}
+        rule = {"stream": "bikes", "filter": "cars/#", "form": "raw", "target": "own", "retry_secs": [1]}
+        stream = {"filters": ["cars/#"]}
+        for kind, name, keys in (("stream", "bikes", stream), ("target", "own", target), ("rule", "bikes", rule)):
+            lab.ask(active, "PUT", f"/{kind}/definition?name={name}", body=keys)
+        lab.publish(active, WINDOW)
+        eventually(lambda: lab.ask(active, "GET", "/rules/bikes")["sum"]["delivered"] == WINDOW)
+        before = lab.ask(active, "GET", "/definitions")
+        kill(lab, active)
+        eventually(lambda: lab.active() not in (None, active), "another active node")
+        lab.restart(active)
+        active = settled(lab)
+        assert lab.ask(active, "GET", "/definitions") == before
+        lab.publish(active, WINDOW)
+        stored = lambda: lab.ask(active, "GET", "/rules/bikes")["sum"]["stored"]  # noqa: E731
+        eventually(lambda: stored() == 2 * WINDOW, "the same stream")
+        # What is deleted is missing in no file of another node.
+        lab.ask(active, "DELETE", "/stream/definition?name=bikes&force=true", status=204)
+        other = next(node for node in range(NODES) if node != active)
+        assert lab.switch_over(other) == 0
+        eventually(lambda: lab.active() == other, "the switchover")
+        settled(lab)
+        names = [own["name"] for own in lab.ask(other, "GET", "/definitions")["items"]]
+        assert sorted(names) == ["all", "cars", "hook", "own"]
+        lab.ask(other, "DELETE", "/target/definition?name=own", status=204)
+    finally:
+        receiver.stop()
+
+
 ALONE = BASE + """
 [routing]
 file = "{dir}/rules.toml"

@@ -173,7 +173,7 @@ def test_a_rule_that_the_file_disables_cannot_be_resumed(routing, receiver):
     broker, api = routing(rules(receiver.url, rule="enabled = false"))
     rule = rule_of(api)
     assert (rule["enabled"], rule["paused"]) == (False, False)
-    assert rule["reason"] == "disabled in the file of rules"
+    assert rule["reason"] == "disabled by its definition"
     assert "enabled = true" in api("POST", "/rule/resume", name="all", status=409)["fix"]
 
 

@@ -9,6 +9,7 @@
 //! DIR/streams/7/0000000001.stream  the first file of stream 7
 //! DIR/streams/cursor              how far a standby's copies of these files are
 //! DIR/stream-numbers               names of streams and consumers, with their numbers
+//! DIR/stream-definitions           streams, targets and rules that an API has defined
 //! DIR/namespaces, bans, ...        small files, which say what they belong to as well
 //! ```
 //!
@@ -38,7 +39,8 @@ use storage::{Identity, Ledger, Record, Recovered, Recovery, Refusal, Report, Se
 
 pub use files::JournalFiles;
 pub use numbers::{
-    NUMBERS_FILE, NumberChanges, NumberedStream, Numbers, NumbersError, STREAMS_DIRECTORY,
+    DEFINITIONS_FILE, NUMBERS_FILE, NumberChanges, NumberedStream, Numbers, NumbersError,
+    STREAMS_DIRECTORY,
 };
 pub use stamped::Stamps;
 pub use stamped::{

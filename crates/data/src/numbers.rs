@@ -4,7 +4,7 @@
 //! comes again gets another one, so nothing of the former stream counts for the new one. A number
 //! must be in the file before it is in a journal.
 //!
-//! The file also says which consumers an operator has paused.
+//! The file also says which consumers an operator has paused, and whether an API has defined some.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,6 +16,8 @@ use crate::Stamps;
 
 /// The file in a data directory. It is made with the first stream.
 pub const NUMBERS_FILE: &str = "stream-numbers";
+/// The file with streams, targets and rules that an API has defined. It is made with the first one.
+pub const DEFINITIONS_FILE: &str = "stream-definitions";
 /// The directory with the files of streams, one directory for each number.
 pub const STREAMS_DIRECTORY: &str = "streams";
 
@@ -26,6 +28,11 @@ pub struct Numbers {
     consumers: BTreeMap<Box<str>, u32>,
     /// Numbers of consumers that an operator has paused.
     paused: BTreeSet<u32>,
+    /// Numbers of streams and consumers whose definitions are about to be gone.
+    leaving_streams: BTreeSet<u32>,
+    leaving_consumers: BTreeSet<u32>,
+    /// There is a file of definitions: without it streams would be deleted.
+    has_definitions: bool,
     /// Numbers below were given.
     next_stream: u32,
     next_consumer: u32,
@@ -119,6 +126,7 @@ impl Numbers {
         let mut next = Self {
             next_stream: self.next_stream.max(FIRST),
             next_consumer: self.next_consumer.max(FIRST),
+            has_definitions: self.has_definitions,
             ..Self::default()
         };
         for name in streams {
@@ -182,6 +190,36 @@ impl Numbers {
         };
     }
 
+    /// Notes which names `next` does not have. Their definitions go behind these numbers: a start
+    /// in between finds numbers without definitions, and knows why.
+    pub fn note_leaving(&mut self, next: &Self) {
+        let streams = self.streams.iter().filter(|(name, _)| !next.streams.contains_key(*name));
+        self.leaving_streams = streams.map(|(_, stream)| stream.number).collect();
+        let consumers = self.consumers.iter();
+        let consumers = consumers.filter(|(name, _)| !next.consumers.contains_key(*name));
+        self.leaving_consumers = consumers.map(|(_, number)| *number).collect();
+    }
+
+    /// Whether the definition of this stream may be gone.
+    pub fn is_leaving_stream(&self, number: u32) -> bool {
+        self.leaving_streams.contains(&number)
+    }
+
+    /// The same of a consumer.
+    pub fn is_leaving_consumer(&self, number: u32) -> bool {
+        self.leaving_consumers.contains(&number)
+    }
+
+    /// Whether there is a file of definitions.
+    pub const fn has_definitions(&self) -> bool {
+        self.has_definitions
+    }
+
+    /// Notes that there is a file of definitions from now on.
+    pub const fn note_definitions(&mut self) {
+        self.has_definitions = true;
+    }
+
     /// In the order of their names.
     pub fn streams(&self) -> impl Iterator<Item = (&str, NumberedStream)> {
         self.streams.iter().map(|(name, stream)| (&**name, *stream))
@@ -216,6 +254,11 @@ impl Numbers {
             && are_different(numbers.consumers.values().copied())
             && streams.clone().all(is_below(numbers.next_stream))
             && numbers.consumers.values().copied().all(is_below(numbers.next_consumer))
+            && numbers.leaving_streams.iter().all(|own| streams.clone().any(|it| it == *own))
+            && numbers
+                .leaving_consumers
+                .iter()
+                .all(|own| numbers.consumers.values().any(|it| it == own))
             && numbers.paused.iter().all(|own| numbers.consumers.values().any(|it| it == own));
         is_sound.then_some(numbers).ok_or_else(|| wrong(1))
     }
@@ -239,6 +282,11 @@ impl Numbers {
                 let number = word()?.parse().ok()?;
                 self.consumers.insert(word()?.into(), number).is_none().then_some(())
             }
+            DEFINITIONS => (!std::mem::replace(&mut self.has_definitions, true)).then_some(()),
+            "leaving-stream" => self.leaving_streams.insert(word()?.parse().ok()?).then_some(()),
+            "leaving-consumer" => {
+                self.leaving_consumers.insert(word()?.parse().ok()?).then_some(())
+            }
             "paused" => self.paused.insert(word()?.parse().ok()?).then_some(()),
             _ => None,
         }
@@ -250,11 +298,20 @@ impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "version {VERSION}")?;
         writeln!(f, "next {} {}", self.next_stream.max(FIRST), self.next_consumer.max(FIRST))?;
+        if self.has_definitions {
+            writeln!(f, "{DEFINITIONS}")?;
+        }
         for (name, NumberedStream { number, identity }) in &self.streams {
             writeln!(f, "stream {number} {:032x} {name}", u128::from_be_bytes(*identity))?;
         }
         for (name, number) in &self.consumers {
             writeln!(f, "consumer {number} {name}")?;
+        }
+        for number in &self.leaving_streams {
+            writeln!(f, "leaving-stream {number}")?;
+        }
+        for number in &self.leaving_consumers {
+            writeln!(f, "leaving-consumer {number}")?;
         }
         self.paused.iter().try_for_each(|number| writeln!(f, "paused {number}"))
     }
@@ -270,6 +327,25 @@ fn are_different(mut numbers: impl Iterator<Item = u32>) -> bool {
     let mut seen = BTreeSet::new();
     numbers.all(|number| seen.insert(number))
 }
+
+/// Whether streams need the small file of this name, which is missing: a start without it would
+/// delete streams.
+pub(crate) fn need(directory: &Path, name: &str) -> io::Result<bool> {
+    match name {
+        NUMBERS_FILE => Ok(highest_directory(directory)?.is_some()),
+        DEFINITIONS_FILE => match std::fs::read_to_string(directory.join(NUMBERS_FILE)) {
+            Ok(text) => Ok(text.lines().any(|line| line == DEFINITIONS)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            // What is wrong with it is found as well.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(false),
+            Err(error) => Err(error),
+        },
+        _ => Ok(false),
+    }
+}
+
+/// The line that says that there is a file of definitions.
+const DEFINITIONS: &str = "definitions";
 
 /// The highest number of a directory of streams.
 fn highest_directory(directory: &Path) -> io::Result<Option<u32>> {
@@ -333,14 +409,33 @@ mod tests {
         numbers.set_paused(1, true);
         numbers.set_paused(2, true);
         numbers.set_paused(2, false);
+        numbers.note_definitions();
         numbers.write(&stamps, dir.path()).expect("it can be written");
         let mut numbers = Numbers::read(&stamps, dir.path()).expect("it is valid");
-        assert!(numbers.is_paused(1) && !numbers.is_paused(2));
+        assert!(numbers.is_paused(1) && !numbers.is_paused(2) && numbers.has_definitions());
         set(&mut numbers, &["a"], &["r"]);
-        assert!(numbers.is_paused(1));
+        assert!(numbers.is_paused(1) && numbers.has_definitions());
         set(&mut numbers, &["a"], &["s"]);
         set(&mut numbers, &["a"], &["r"]);
         assert_eq!(numbers.consumer("r").map(|number| numbers.is_paused(number)), Some(false));
+    }
+
+    #[test]
+    fn a_number_says_that_its_definition_may_be_gone() {
+        let (dir, stamps) = (directory(), Stamps::default());
+        let mut numbers = Numbers::default();
+        set(&mut numbers, &["a", "b"], &["r", "s"]);
+        let mut next = numbers.clone();
+        set(&mut next, &["b"], &["r"]);
+        numbers.note_leaving(&next);
+        numbers.write(&stamps, dir.path()).expect("it can be written");
+        let mut found = Numbers::read(&stamps, dir.path()).expect("it is valid");
+        assert_eq!(found, numbers);
+        assert!(found.is_leaving_stream(1) && !found.is_leaving_stream(2));
+        assert!(!found.is_leaving_consumer(1) && found.is_leaving_consumer(2));
+        // Whether they have gone is known then.
+        set(&mut found, &["a", "b"], &["r"]);
+        assert!(!found.is_leaving_stream(1) && !found.is_leaving_consumer(2));
     }
 
     #[test]
@@ -412,6 +507,38 @@ mod tests {
         std::fs::write(&path, old).expect("it can be written");
         let error = data.begin_start(1).expect_err("it is older").to_string();
         assert!(error.contains(NUMBERS_FILE), "{error}");
+    }
+
+    /// Before the start has changed anything: so the right file can be put back.
+    #[test]
+    fn files_of_streams_that_are_missing_refuse_the_start() {
+        let dir = directory();
+        let data = DataDir::open(dir.path()).expect("a directory");
+        let start = || {
+            let (stamps, stamp) = data.begin_start(1)?;
+            stamps.renew(dir.path()).expect("it can be written");
+            let files = data.journal_files(0).expect("its files");
+            stamp_journal(&files, Stamp { is_finished: true, ..stamp }).expect("it is written");
+            Ok::<_, crate::DataDirError>(stamps)
+        };
+        let stamps = start().expect("it is new");
+        let mut numbers = Numbers::default();
+        set(&mut numbers, &["a"], &[]);
+        numbers.note_definitions();
+        let definitions = dir.path().join(DEFINITIONS_FILE);
+        stamps.write(&definitions, b"").expect("it can be written");
+        numbers.write(&stamps, dir.path()).expect("it can be written");
+        std::fs::create_dir_all(dir.path().join("streams/1")).expect("a directory");
+        for path in [dir.path().join(NUMBERS_FILE), definitions] {
+            start().expect("all is there");
+            let content = std::fs::read(&path).expect("it is there");
+            std::fs::remove_file(&path).expect("it is there");
+            let error = start().expect_err("it is missing").to_string();
+            assert!(error.contains(&*path.to_string_lossy()), "{error}");
+            assert!(error.contains("missing"), "{error}");
+            std::fs::write(&path, content).expect("it can be written");
+        }
+        start().expect("all is there again");
     }
 
     #[test]

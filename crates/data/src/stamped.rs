@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use storage::{Manifest, Misfit, Stamp, Together, checksum};
 
-use super::{DataDir, DataDirError, JournalFiles, NUMBERS_FILE, is_full, write_whole};
+use super::{
+    DEFINITIONS_FILE, DataDir, DataDirError, JournalFiles, NUMBERS_FILE, is_full, numbers,
+    write_whole,
+};
 use crate::Replica;
 
 /// The small files that every data directory has once a broker has served from it, beside the one
@@ -22,11 +25,18 @@ pub const NAMES_FILE: &str = "namespaces";
 pub const SECRET_FILE: &str = "auth.secret";
 
 /// Small files that need not be there.
-pub const MAYBE_FILES: [&str; 2] = [SECRET_FILE, NUMBERS_FILE];
+pub const MAYBE_FILES: [&str; 3] = [SECRET_FILE, NUMBERS_FILE, DEFINITIONS_FILE];
 
 /// The small files that a cluster replicates, by their paths in the data directory.
-pub const CLUSTERED_FILES: [&str; 6] =
-    ["bans", "clock", NAMES_FILE, "shard-000/namespaces", SECRET_FILE, NUMBERS_FILE];
+pub const CLUSTERED_FILES: [&str; 7] = [
+    "bans",
+    "clock",
+    NAMES_FILE,
+    "shard-000/namespaces",
+    SECRET_FILE,
+    NUMBERS_FILE,
+    DEFINITIONS_FILE,
+];
 
 /// Reads and writes the small files of a data directory.
 #[derive(Clone, Debug, Default)]
@@ -255,11 +265,17 @@ impl DataDir {
         }
         for path in MAYBE_FILES.map(|name| self.path().join(name)) {
             match read(&path)? {
-                Content::Missing => {}
+                Content::Missing if !self.needs(&path)? => {}
                 content => faults.extend(stamps.fault(Part::Small, &path, &content)),
             }
         }
         Ok((together, faults))
+    }
+
+    /// A small file is missing that there was, as others say.
+    fn needs(&self, path: &Path) -> Result<bool, DataDirError> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        numbers::need(self.path(), name).map_err(|error| self.fail(error))
     }
 
     /// What the manifest of a journal has for a stamp. `None`: the journal has a fault of another

@@ -6,6 +6,7 @@
 mod backup;
 mod ban;
 mod clients;
+mod definitions;
 mod events;
 mod http;
 mod may;
@@ -33,6 +34,7 @@ use backup::BackupArgs;
 use ban::BanCommand;
 use base::{EXIT_FAILURE, EXIT_OK, complain};
 use clients::ClientsCommand;
+use definitions::TargetsCommand;
 use events::EventsArgs;
 use http::{Credentials, Http};
 use may::MayArgs;
@@ -151,12 +153,18 @@ enum CtlCommand {
     Alarms,
     /// List the bridges to other brokers, with their state.
     Bridges,
-    /// List the streams, or show one.
+    /// List, show, define or delete streams.
     Streams {
         #[command(subcommand)]
         command: Option<StreamsCommand>,
     },
-    /// List, show, pause, resume or move rules, which send messages of streams to targets.
+    /// List, show, define or delete targets of rules.
+    Targets {
+        #[command(subcommand)]
+        command: Option<TargetsCommand>,
+    },
+    /// List, show, pause, resume, move, define or delete rules, which send messages of streams to
+    /// targets.
     Rules {
         #[command(subcommand)]
         command: Option<RulesCommand>,
@@ -392,6 +400,7 @@ impl Ctl {
             CtlCommand::Alarms => self.list("/alarms", &[], 0, operate::ALARMS),
             CtlCommand::Bridges => self.list("/bridges", &[], 0, BRIDGES),
             CtlCommand::Streams { command } => self.streams(command.as_ref()),
+            CtlCommand::Targets { command } => self.targets(command.as_ref()),
             CtlCommand::Rules { command } => self.rules(command.as_ref()),
             CtlCommand::Listeners { command } => self.listeners(command.as_ref()),
             CtlCommand::Logs => self.logs(),

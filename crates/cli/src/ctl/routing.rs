@@ -1,8 +1,10 @@
 //! `quelea ctl streams` and `quelea ctl rules`.
 
 use clap::{Args, Subcommand};
+use routing::definitions::Kind;
 use serde_json::{Value, json};
 
+use super::definitions::Put;
 use super::table::{self, Column, print};
 use super::{Ctl, Failure, query_of};
 
@@ -12,6 +14,17 @@ pub(super) enum StreamsCommand {
     List(Listed),
     /// Show a stream.
     Show { name: String },
+    /// Print the definition of a stream.
+    Definition { name: String },
+    /// Define a stream, or replace its definition.
+    Put(Put),
+    /// Delete a stream that the API has defined.
+    Delete {
+        name: String,
+        /// Delete its messages, and the rules that read it.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -33,6 +46,12 @@ pub(super) enum RulesCommand {
         #[arg(long, value_name = "POSITION")]
         to: String,
     },
+    /// Print the definition of a rule.
+    Definition { name: String },
+    /// Define a rule, or replace its definition.
+    Put(Put),
+    /// Delete a rule that the API has defined.
+    Delete { name: String },
 }
 
 /// Which rows are wanted.
@@ -56,6 +75,11 @@ impl Ctl {
             Some(StreamsCommand::Show { name }) => {
                 self.show(&format!("/stream{}", query_of(&[("name", name)])))
             }
+            Some(StreamsCommand::Definition { name }) => self.print_definition(Kind::Stream, name),
+            Some(StreamsCommand::Put(own)) => self.put_definition(Kind::Stream, own),
+            Some(StreamsCommand::Delete { name, force }) => {
+                self.delete_definition(Kind::Stream, name, *force)
+            }
         }
     }
 
@@ -75,6 +99,9 @@ impl Ctl {
             Some(RulesCommand::Seek { name, to }) => {
                 change(name, "/seek", Some(&json!({ "to": to })))
             }
+            Some(RulesCommand::Definition { name }) => self.print_definition(Kind::Rule, name),
+            Some(RulesCommand::Put(own)) => self.put_definition(Kind::Rule, own),
+            Some(RulesCommand::Delete { name }) => self.delete_definition(Kind::Rule, name, false),
         }
     }
 
@@ -132,4 +159,6 @@ Examples:
   quelea ctl rules resume archive
   quelea ctl rules seek archive --to beginning
   quelea ctl rules seek archive --to 2026-12-31T23:59:59Z
-  quelea ctl rules seek archive --to 0.17-1.3      a position of `rules show`";
+  quelea ctl rules seek archive --to 0.17-1.3      a position of `rules show`
+  quelea ctl rules put archive.toml                a file with one [[rules]]
+  quelea ctl rules delete archive";

@@ -42,6 +42,8 @@ pub(super) const TAGS: &[(&str, &str, &str)] = &[
     ("streams", "routing", "Streams of messages, and rules that send them to targets."),
     ("rule", "routing", "Streams of messages, and rules that send them to targets."),
     ("rules", "routing", "Streams of messages, and rules that send them to targets."),
+    ("target", "routing", "Streams of messages, and rules that send them to targets."),
+    ("definitions", "routing", "Streams of messages, and rules that send them to targets."),
     ("namespace", "namespaces", "Isolated tenants on one broker."),
     ("namespaces", "namespaces", "Isolated tenants on one broker."),
     ("bans", "bans", "Clients, users and addresses that are refused."),

@@ -14,6 +14,7 @@ mod call;
 mod client_details;
 mod clients;
 mod cluster;
+mod definitions;
 mod events;
 mod examples;
 mod history;

@@ -25,13 +25,13 @@ use super::views::{
     Receiver, Retain, Retained, RetainedCleared, Subscription,
 };
 use super::{
-    backup, bans, broker, clients, cluster, events, history, logins, messages, namespaces,
-    registry, routing, trace, users,
+    backup, bans, broker, clients, cluster, definitions, events, history, logins, messages,
+    namespaces, registry, routing, trace, users,
 };
 
 /// All of them.
 pub(crate) fn routes() -> impl Iterator<Item = &'static Route> + Clone {
-    OWN.iter().chain(registry::ROUTES).chain(routing::ROUTES)
+    OWN.iter().chain(registry::ROUTES).chain(routing::ROUTES).chain(definitions::ROUTES)
 }
 
 const OWN: &[Route] = &[

@@ -16,7 +16,8 @@ use super::route::{GET, Method, Outcome, Role, Route};
 use super::schema::{Described, Rows, record};
 use super::{Api, json, scopes};
 use crate::run::{
-    NoAnswer, OperateError, RoutingFigures, RuleFigures, RuleOrder, StreamFigures, StreamsHandle,
+    NoAnswer, OperateError, Owner, RoutingFigures, RuleFigures, RuleOrder, StreamFigures,
+    StreamsHandle,
 };
 
 record! {
@@ -77,7 +78,7 @@ record! {
         target_topic: Option<String>,
         /// The stream of messages that could not be delivered; null: they are discarded.
         dead_letter: Option<String>,
-        /// The file of rules has it enabled.
+        /// Its definition has it enabled.
         enabled: bool,
         /// An operator has paused it.
         paused: bool,
@@ -325,14 +326,21 @@ fn read_seek(to: &str, now_ms: u64, wall_ms: u64) -> Option<Seek> {
 pub(super) async fn follow_namespaces(api: &Api) -> Result<(), Problem> {
     // A start that is under way looks at the namespaces by itself.
     let Some(handle) = api.facts.streams.get() else { return Ok(()) };
+    ask(handle, Owner::follow_namespaces).await
+}
+
+/// Has the owner of streams answer a question.
+pub(super) async fn ask<T: Send + 'static>(
+    handle: &StreamsHandle,
+    question: impl FnOnce(&mut Owner) -> T + Send + 'static,
+) -> Result<T, Problem> {
     let (answer, answered) = oneshot::channel();
     handle.inbox.call(move |owner| {
-        owner.follow_namespaces();
         // Who asked may have given up.
-        let _ = answer.send(());
+        let _ = answer.send(question(owner));
     });
     match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(found)) => Ok(found),
         Ok(Err(_)) => Err(NoAnswer::Absent.into()),
         Err(_) => Err(NoAnswer::Late.into()),
     }
@@ -358,8 +366,8 @@ fn refused(api: &Api, name: &str, error: OperateError) -> Problem {
     match error {
         OperateError::UnknownRule => missing(api, "rule", name),
         OperateError::Disabled => {
-            let detail = format!("the rule '{name}' is disabled in the file of rules");
-            let fix = "set enabled = true in the file, and reload";
+            let detail = format!("the rule '{name}' is disabled by its definition");
+            let fix = "set enabled = true in its definition";
             Problem::new(StatusCode::CONFLICT, detail).fix(fix)
         }
         OperateError::Unwritten(error) => {
@@ -376,7 +384,7 @@ fn refused(api: &Api, name: &str, error: OperateError) -> Problem {
 /// # Errors
 ///
 /// They are not open yet.
-fn open(api: &Api) -> Result<Option<&StreamsHandle>, Problem> {
+pub(super) fn open(api: &Api) -> Result<Option<&StreamsHandle>, Problem> {
     match api.facts.streams.get() {
         Some(handle) => Ok(Some(handle)),
         None if api.facts.config.routing.is_none() => Ok(None),
@@ -391,7 +399,7 @@ fn figures(api: &Api) -> Result<RoutingFigures, Problem> {
     Ok(open(api)?.map(|handle| handle.board.figures()).unwrap_or_default())
 }
 
-fn missing(api: &Api, what: &str, name: &str) -> Problem {
+pub(super) fn missing(api: &Api, what: &str, name: &str) -> Problem {
     let fix = match &api.facts.config.routing {
         Some(_) => format!("GET /{what}s lists all"),
         None => "set routing.file in the configuration, and restart".to_owned(),
@@ -463,7 +471,7 @@ fn rule(api: &Api, own: &RuleFigures) -> Rule {
     }
 }
 
-const DISABLED: &str = "disabled in the file of rules";
+const DISABLED: &str = "disabled by its definition";
 
 fn sum_of(own: &RuleFigures) -> RuleSum {
     let sum = &own.view.sum;

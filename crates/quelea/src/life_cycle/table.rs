@@ -332,7 +332,7 @@ kinds! {
     RULE_REMOVED = EventKind::new(
         "rule.removed",
         "namespace, rule, stream",
-        "A rule was removed from the file, and the last answers of its target have arrived.",
+        "The definition of a rule was removed, and the last answers of its target have arrived.",
     )
     .logged(Level::INFO, "rule removed");
     RULE_MESSAGES_DROPPED = EventKind::new(

@@ -52,7 +52,9 @@ use anyhow::Context;
 use net::TlsContext;
 use signal_hook::iterator::Signals;
 
-pub(crate) use self::routing::{OperateError, RuleOrder, StreamsHandle};
+pub(crate) use self::routing::{
+    Change, ChangeError, Defined, OperateError, Owner, RuleOrder, StreamsHandle,
+};
 pub use self::routing::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
 use crate::api;
 use crate::cluster::TakenJournal;
@@ -517,11 +519,7 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     Bans::check_file(&config.auth).map_err(anyhow::Error::msg)?;
     config.cluster.as_ref().map(crate::cluster::check_files).transpose()?;
     let mut notes = config::notes(config);
-    notes.extend(
-        routing::load(config, &config.namespaces)?
-            .map(|loaded| loaded.definitions.notes())
-            .unwrap_or_default(),
-    );
+    notes.extend(routing::notes(config)?);
     for listener in &config.listeners {
         notes.extend(listen::load_tls(listener)?.and_then(|tls| tls.chain_note()));
     }

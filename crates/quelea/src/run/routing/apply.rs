@@ -1,58 +1,175 @@
 //! Other definitions while the broker runs: all of them, or none.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
-use anyhow::Context;
-use broker::streams::{ConsumerNumber, StreamNumber, StreamSet};
+use broker::streams::{ConsumerNumber, StreamNumber, StreamSet, StreamSettings};
 use data::{Numbers, StreamFiles};
-use routing::definitions::RuleSpec;
+use routing::Definitions;
+use routing::definitions::{Entry, RuleSpec};
 
-use super::LoadedDefinitions;
+use super::board::Defined;
 use super::figures::Names;
 use super::owner::Owner;
+use super::sources::write_own;
 use super::start::{
-    InForce, consumer_of, definition_of, open_files, remove_others, settings_of_all,
+    Ground, InForce, consumer_of, definition_of, open_files, remove_others, settings_of_all,
 };
+use super::{DefinitionsError, LoadedDefinitions, OperatorFile};
+
+/// Why definitions are not in force. Those before are.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApplyError {
+    #[error(transparent)]
+    Definitions(#[from] DefinitionsError),
+    /// They do not go with what runs.
+    #[error(transparent)]
+    Refused(#[from] anyhow::Error),
+    #[error("cannot write to the data directory: {0:#}")]
+    Unwritten(anyhow::Error),
+}
 
 impl Owner {
-    /// These definitions are in force from now on.
+    /// The operator's file has changed.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be used. Then the definitions before stay in force.
+    pub(super) fn reload(&mut self, file: OperatorFile) -> Result<(), ApplyError> {
+        let own = file.without_deleted(self.in_force.own.clone());
+        self.apply(Arc::new(file), own)
+    }
+
+    /// The definitions of the file and those of the API are in force from now on, as one whole.
     ///
     /// # Errors
     ///
     /// What cannot be used. Then those before stay in force.
-    pub(super) fn apply(&mut self, loaded: LoadedDefinitions) -> anyhow::Result<()> {
-        let mut numbers = self.in_force.numbers.clone();
-        let definitions = &loaded.definitions;
-        let streams = definitions.streams.iter().map(|stream| &*stream.name);
-        numbers.set(streams, definitions.rules.iter().map(RuleSpec::name))?;
+    pub(super) fn apply(
+        &mut self,
+        file: Arc<OperatorFile>,
+        own: Vec<Entry>,
+    ) -> Result<(), ApplyError> {
+        let loaded = file.whole(&own)?;
+        let (used, numbers) = self.numbers_for(&loaded, &own)?;
+        self.check_namespaces_of_streams(&loaded)?;
         self.check_streams_of_rules(&loaded, &numbers)?;
-        let mut settings = settings_of_all(definitions, &numbers, &self.ground)?;
+        let settings = self.settings_for(&loaded, &numbers)?;
+        self.open_targets(&loaded)?;
+        let new_files = self.store(&loaded, &used, &own).inspect_err(|_| {
+            self.targets.close_unused();
+        })?;
+        // Nothing can fail from here on: all that could has been checked and opened.
+        let (life, is_behind) = (self.in_force.set.life, Arc::clone(&self.in_force.set.is_behind));
+        let set = Arc::new(StreamSet { life, streams: settings, is_behind });
+        self.put_streams(&loaded, &numbers, new_files)?;
+        self.put_rules(&loaded, &numbers)?;
+        self.note_removed(&used, &numbers);
+        let mut names = Names::new(&numbers, &loaded.definitions);
+        let has_stream = |number: StreamNumber| self.files.0.contains_key(&number);
+        names.keep(&self.board.names(), has_stream, |number| self.consumers.contains(&number));
+        self.board.put_names(names);
+        self.board.put_defined(Defined::new(&file, &own));
+        self.in_force = InForce { file, own, loaded, numbers, set };
+        self.follow_namespaces();
+        self.remove_streams();
+        self.hub.set_streams(Arc::clone(&self.in_force.set));
+        Ok(())
+    }
+
+    /// The numbers of these definitions, with those of what is removed and without.
+    fn numbers_for(
+        &self,
+        loaded: &LoadedDefinitions,
+        own: &[Entry],
+    ) -> anyhow::Result<(Numbers, Numbers)> {
+        let Definitions { streams, rules, .. } = &loaded.definitions;
+        let streams = || streams.iter().map(|stream| &*stream.name);
+        let rules = || rules.iter().map(RuleSpec::name);
+        let before = &self.in_force.numbers;
+        let mut used = before.clone();
+        used.set(
+            streams().chain(before.streams().map(|(name, _)| name)),
+            rules().chain(before.consumers().map(|(name, _)| name)),
+        )?;
+        if !own.is_empty() {
+            used.note_definitions();
+        }
+        let mut numbers = used.clone();
+        numbers.set(streams(), rules())?;
+        // Another node must not take these for definitions that its file lacks.
+        if self.ground.cluster.is_some() {
+            used.note_leaving(&numbers);
+        }
+        Ok((used, numbers))
+    }
+
+    fn settings_for(
+        &self,
+        loaded: &LoadedDefinitions,
+        numbers: &Numbers,
+    ) -> anyhow::Result<Vec<StreamSettings>> {
+        let mut settings = settings_of_all(&loaded.definitions, numbers, &self.ground)?;
         for own in &mut settings {
             let mut known = self.in_force.set.streams.iter();
             if let Some(known) = known.find(|known| known.number == own.number) {
                 own.is_full = Arc::clone(&known.is_full);
             }
         }
-        if numbers != self.in_force.numbers {
-            // A number is stored before it is in a journal.
-            numbers
-                .write(&self.ground.stamps, &self.ground.directory)
-                .context("cannot store the numbers of streams")?;
+        Ok(settings)
+    }
+
+    fn open_targets(&mut self, loaded: &LoadedDefinitions) -> anyhow::Result<()> {
+        let opened = loaded.targets.iter().try_for_each(|own| self.targets.open(own).map(drop));
+        opened.inspect_err(|_| self.targets.close_unused())
+    }
+
+    /// Writes what a start needs. A number is stored before it is in a journal, and until its
+    /// definition is gone: without its number a stream begins anew.
+    fn store(
+        &self,
+        loaded: &LoadedDefinitions,
+        used: &Numbers,
+        own: &[Entry],
+    ) -> Result<BTreeMap<StreamNumber, Arc<StreamFiles>>, ApplyError> {
+        let Ground { stamps, directory, .. } = &self.ground;
+        let unwritten = |error: io::Error| ApplyError::Unwritten(error.into());
+        if used.has_definitions() && !self.in_force.numbers.has_definitions() {
+            // Once the numbers say that it is there, it must be.
+            write_own(stamps, directory, &self.in_force.own).map_err(unwritten)?;
         }
-        let (life, is_behind) = (self.in_force.set.life, Arc::clone(&self.in_force.set.is_behind));
-        let set = Arc::new(StreamSet { life, streams: settings, is_behind });
-        let new_files = self.open_new_files(&loaded, &numbers)?;
-        self.put_streams(&loaded, &numbers, new_files)?;
-        self.put_rules(&loaded, &numbers)?;
-        let mut names = Names::new(&numbers, &loaded.definitions);
-        let has_stream = |number: StreamNumber| self.files.0.contains_key(&number);
-        names.keep(&self.board.names(), has_stream, |number| self.consumers.contains(&number));
-        self.board.put_names(names);
-        self.in_force = InForce { loaded, numbers, set };
-        self.follow_namespaces();
-        self.remove_streams();
-        self.hub.set_streams(Arc::clone(&self.in_force.set));
+        if *used != self.in_force.numbers {
+            used.write(stamps, directory).map_err(unwritten)?;
+        }
+        let new_files = self.open_new_files(loaded, used)?;
+        if own != self.in_force.own {
+            write_own(stamps, directory, own).map_err(unwritten)?;
+        }
+        Ok(new_files)
+    }
+
+    /// A start forgets numbers without a definition: this may fail.
+    fn note_removed(&self, used: &Numbers, numbers: &Numbers) {
+        if used != numbers
+            && let Err(error) = numbers.write(&self.ground.stamps, &self.ground.directory)
+        {
+            tracing::warn!(%error, "numbers of removed streams and rules not deleted");
+        }
+    }
+
+    /// A stream keeps its namespace: its messages are of that one.
+    fn check_namespaces_of_streams(&self, loaded: &LoadedDefinitions) -> anyhow::Result<()> {
+        for stream in &loaded.definitions.streams {
+            let before = self.in_force.loaded.definitions.stream(&stream.name);
+            if before.is_some_and(|before| before.namespace != stream.namespace) {
+                anyhow::bail!(
+                    "stream '{}': namespace: a stream keeps its namespace; give the stream another \
+                     name",
+                    stream.name
+                );
+            }
+        }
         Ok(())
     }
 
@@ -85,13 +202,18 @@ impl Owner {
         &self,
         loaded: &LoadedDefinitions,
         numbers: &Numbers,
-    ) -> anyhow::Result<BTreeMap<StreamNumber, Arc<StreamFiles>>> {
+    ) -> Result<BTreeMap<StreamNumber, Arc<StreamFiles>>, ApplyError> {
         let mut new_files = BTreeMap::new();
         for spec in &loaded.definitions.streams {
             let Some(numbered) = numbers.stream(&spec.name) else { continue };
             let number = StreamNumber(numbered.number);
             if !self.files.0.contains_key(&number) {
-                new_files.insert(number, Arc::new(open_files(&self.ground, spec, numbered)?));
+                let opened = open_files(&self.ground, spec, numbered);
+                let opened = opened.map_err(|error| match error.is::<io::Error>() {
+                    true => ApplyError::Unwritten(error),
+                    false => ApplyError::Refused(error),
+                })?;
+                new_files.insert(number, Arc::new(opened));
             }
         }
         Ok(new_files)
@@ -124,16 +246,18 @@ impl Owner {
             let Some(number) = numbers.consumer(spec.name()).map(ConsumerNumber) else { continue };
             let (definition, settings, topic) = consumer_of(loaded, numbers, spec, number)?;
             self.targets.assign(number, &settings, &topic)?;
+            let before = &self.in_force.loaded.definitions.rules;
+            let known = before.iter().find(|known| known.name() == spec.name());
             match self.consumers.contains(&number) {
+                // What is in flight need not be compared with the same rule again.
+                true if known == Some(spec) => {}
                 true => self.hub.change_consumer(definition, now_ms)?,
                 false => {
                     self.hub.add_consumer(definition, &Default::default())?;
                     self.consumers.push(number);
                 }
             }
-            let before = &self.in_force.loaded.definitions.rules;
-            let was_enabled = before.iter().find(|it| it.name() == spec.name());
-            let was_enabled = was_enabled.is_none_or(|it| it.rule.is_enabled());
+            let was_enabled = known.is_none_or(|it| it.rule.is_enabled());
             match (was_enabled, spec.rule.is_enabled()) {
                 (true, false) => self.hub.pause(number, now_ms),
                 (false, true) if !numbers.is_paused(number.0) => self.hub.resume(number, now_ms),

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use broker::streams::ConsumerNumber;
+use routing::definitions::Entry;
 use streams::{ConsumerView, State, StreamView};
 
+use super::OperatorFile;
 use super::figures::{Names, RoutingFigures, RuleFigures, StreamFigures};
 
 /// As of the last look of the owner: once a second.
@@ -39,11 +41,27 @@ impl Progress {
     }
 }
 
+/// All definitions without their secrets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Defined {
+    pub(crate) file: Vec<Entry>,
+    /// Those of the API.
+    pub(crate) own: Vec<Entry>,
+}
+
+impl Defined {
+    pub(super) fn new(file: &OperatorFile, own: &[Entry]) -> Self {
+        let shown = |all: &[Entry]| all.iter().map(Entry::shown).collect();
+        Self { file: shown(&file.entries), own: shown(own) }
+    }
+}
+
 /// Shared by the owner, the API and metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     reported: Mutex<Arc<Reported>>,
     names: Mutex<Arc<Names>>,
+    defined: Mutex<Arc<Defined>>,
 }
 
 impl Board {
@@ -53,6 +71,14 @@ impl Board {
 
     pub(crate) fn names(&self) -> Arc<Names> {
         Arc::clone(&self.names.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn defined(&self) -> Arc<Defined> {
+        Arc::clone(&self.defined.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn put_defined(&self, defined: Defined) {
+        *self.defined.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(defined);
     }
 
     pub(super) fn put(&self, reported: Reported) {

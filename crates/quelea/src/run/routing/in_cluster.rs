@@ -52,8 +52,12 @@ impl InCluster {
     ) -> anyhow::Result<()> {
         let streams: BTreeSet<&str> = definitions.streams.iter().map(|it| &*it.name).collect();
         let rules: BTreeSet<&str> = definitions.rules.iter().map(RuleSpec::name).collect();
-        let streams = before.streams().filter(|(name, _)| !streams.contains(name));
-        let rules = before.consumers().filter(|(name, _)| !rules.contains(name));
+        let streams = before
+            .streams()
+            .filter(|(name, own)| !streams.contains(name) && !before.is_leaving_stream(own.number));
+        let rules = before
+            .consumers()
+            .filter(|(name, number)| !rules.contains(name) && !before.is_leaving_consumer(*number));
         let streams = streams.map(|(name, _)| format!("stream '{name}'"));
         let missing: Vec<String> =
             streams.chain(rules.map(|(name, _)| format!("rule '{name}'"))).collect();

@@ -1,7 +1,8 @@
-//! Streams, targets and rules: from their file to what the broker runs.
+//! Streams, targets and rules: from their definitions to what the broker runs.
 
 mod apply;
 pub(crate) mod board;
+mod change;
 mod figures;
 mod in_cluster;
 mod inbox;
@@ -9,30 +10,33 @@ mod operate;
 mod owner;
 mod report;
 mod sending;
+mod sources;
 mod start;
 mod targets;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Config, Namespace, NamespaceState, Network};
-use routing::definitions::{self, FILE_BYTES_MAX, PROBLEMS_MAX, RuleSpec};
+use routing::definitions::{FILE_BYTES_MAX, PROBLEMS_MAX, RuleSpec};
 use routing::{Definitions, Problem};
 
+pub(crate) use board::Defined;
+pub(crate) use change::{Change, ChangeError};
 pub use figures::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
 pub(crate) use in_cluster::InCluster;
 pub(crate) use inbox::Inbox;
-use owner::Owner;
 pub(crate) use operate::{OperateError, RuleOrder};
+pub(crate) use owner::Owner;
+pub(crate) use sources::OperatorFile;
 pub(crate) use start::{Ground, StreamsHandle};
 pub(super) use start::{Prepared, Streams, note_unused, prepare};
 pub(crate) use targets::TargetSettings;
 use targets::Wrong;
 
-/// A file of streams, targets and rules.
+/// Streams, targets and rules of all sources.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LoadedDefinitions {
     pub(crate) definitions: Definitions,
@@ -47,6 +51,9 @@ pub(crate) enum DefinitionsError {
     Read { path: PathBuf, source: io::Error },
     #[error("{}", lines(path, problems))]
     Problems { path: PathBuf, problems: Vec<Problem> },
+    /// Of what the API has defined.
+    #[error("{}", .0.join("\n"))]
+    Api(Vec<String>),
 }
 
 fn lines(path: &Path, problems: &[Problem]) -> String {
@@ -55,7 +62,6 @@ fn lines(path: &Path, problems: &[Problem]) -> String {
 }
 
 /// Reads the file of a configuration, and the files of secrets that it names. None: there is none.
-/// Streams of deleted namespaces, and their rules, are left out.
 ///
 /// # Errors
 ///
@@ -63,25 +69,16 @@ fn lines(path: &Path, problems: &[Problem]) -> String {
 pub(crate) fn load(
     config: &Config,
     namespaces: &[Namespace],
-) -> Result<Option<LoadedDefinitions>, DefinitionsError> {
+) -> Result<Option<OperatorFile>, DefinitionsError> {
     let Some(own) = &config.routing else { return Ok(None) };
     let text = read(&own.file)?;
-    let mut loaded = check(&own.file, &text, &own.target_networks)?;
-    let problems = unknown_namespaces(&text, &loaded.definitions, namespaces);
-    match problems.is_empty() {
-        true => {
-            loaded.leave_out_deleted(namespaces);
-            Ok(Some(loaded))
-        }
-        false => Err(DefinitionsError::Problems { path: own.file.clone(), problems }),
-    }
+    check(&own.file, &text, &own.target_networks)?.within(namespaces, &text).map(Some)
 }
 
 impl LoadedDefinitions {
     fn leave_out_deleted(&mut self, namespaces: &[Namespace]) {
         let is_deleted = |name: &str| {
-            let mut deleted =
-                namespaces.iter().filter(|own| own.state == NamespaceState::Deleted);
+            let mut deleted = namespaces.iter().filter(|own| own.state == NamespaceState::Deleted);
             deleted.any(|own| own.name == name)
         };
         let Definitions { streams, rules, .. } = &mut self.definitions;
@@ -102,15 +99,32 @@ impl LoadedDefinitions {
     }
 }
 
-/// Takes what was loaded, all of it or nothing.
+/// What is allowed, and is hardly meant. What the API has defined in the data directory is checked
+/// as well.
+///
+/// # Errors
+///
+/// All problems.
+pub(crate) fn notes(config: &Config) -> anyhow::Result<Vec<String>> {
+    let Some(file) = load(config, &config.namespaces)? else { return Ok(Vec::new()) };
+    // A node of a cluster may have an old copy.
+    let own = match config.cluster {
+        None => sources::peek_own(&config.server.data_dir)?,
+        Some(_) => Vec::new(),
+    };
+    let own = file.without_deleted(own);
+    Ok(file.whole(&own)?.definitions.notes())
+}
+
+/// Takes what was loaded, with what the API has defined: all of it or nothing.
 ///
 /// # Errors
 ///
 /// What cannot be used. Then the definitions before stay in force.
-pub(super) fn apply(running: &StreamsHandle, loaded: LoadedDefinitions) -> anyhow::Result<()> {
-    let Definitions { streams, targets, rules } = &loaded.definitions;
+pub(super) fn apply(running: &StreamsHandle, file: OperatorFile) -> anyhow::Result<()> {
+    let Definitions { streams, targets, rules } = &file.definitions;
     let (streams, targets, rules) = (streams.len(), targets.len(), rules.len());
-    running.ask(APPLY_TIME_MAX, move |owner| owner.apply(loaded))??;
+    running.ask(APPLY_TIME_MAX, move |owner| owner.reload(file))??;
     tracing::info!(streams, targets, rules, "streams and rules reloaded");
     Ok(())
 }
@@ -146,31 +160,8 @@ pub(crate) fn check(
     path: &Path,
     text: &str,
     permitted: &[Network],
-) -> Result<LoadedDefinitions, DefinitionsError> {
-    let refused = |problems| DefinitionsError::Problems { path: path.to_owned(), problems };
-    let definitions = definitions::parse(text).map_err(refused)?;
-    let base = path.parent().unwrap_or(Path::new(""));
-    let (mut by_name, mut problems) = (BTreeMap::new(), Vec::new());
-    for (index, spec) in definitions.targets.iter().enumerate() {
-        match targets::settings(spec, base, permitted) {
-            Ok(settings) => {
-                by_name.insert(&*spec.name, settings);
-            }
-            Err(wrong) => {
-                let own = |(key, detail)| (format!("targets.{index}.{key}"), detail);
-                problems.extend(wrong.into_iter().map(own));
-            }
-        }
-    }
-    if !problems.is_empty() {
-        return Err(refused(located(text, problems)));
-    }
-    let settings = definitions.rules.iter().filter_map(|spec| {
-        let target = by_name.get(&*spec.rule.target()?.name)?;
-        Some(target.of_form(spec.rule.form()))
-    });
-    let targets = settings.collect();
-    Ok(LoadedDefinitions { definitions, targets })
+) -> Result<OperatorFile, DefinitionsError> {
+    OperatorFile::check(path, text, permitted)
 }
 
 /// The text of a file.
@@ -197,25 +188,6 @@ pub(crate) fn read_at_most(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>>
         }
         false => Ok(bytes),
     }
-}
-
-/// Streams of namespaces that are not configured.
-fn unknown_namespaces(
-    text: &str,
-    found: &Definitions,
-    namespaces: &[Namespace],
-) -> Vec<Problem> {
-    let is_known = |name: &str| {
-        name == definitions::DEFAULT_NAMESPACE
-            || namespaces.iter().any(|own| *own.name == *name)
-    };
-    let unknown = found.streams.iter().enumerate().filter(|(_, it)| !is_known(&it.namespace));
-    let problem = |(index, stream): (usize, &definitions::StreamSpec)| {
-        let name = &stream.namespace;
-        let detail = format!("no namespace is named '{name}': add it to [[namespaces]]");
-        (format!("streams.{index}.namespace"), detail)
-    };
-    located(text, unknown.map(problem))
 }
 
 /// Problems with their lines, as many as are shown: to find a line reads the text.

@@ -43,6 +43,20 @@ impl Targets {
         Ok(Self { threads: Threads::start()?, inbox, clock, open, of_consumers })
     }
 
+    /// Opens a target that is not open yet, ahead of [`Targets::assign`].
+    ///
+    /// # Errors
+    ///
+    /// A setting is not valid.
+    pub(super) fn open(&mut self, settings: &TargetSettings) -> anyhow::Result<usize> {
+        let is_same =
+            |open: &Option<OpenTarget>| open.as_ref().is_some_and(|it| it.settings == *settings);
+        match self.open.iter().position(is_same) {
+            Some(place) => Ok(place),
+            None => self.start_target(settings),
+        }
+    }
+
     /// From now on the consumer sends there. `topic`: of Kafka.
     ///
     /// # Errors
@@ -54,14 +68,7 @@ impl Targets {
         settings: &TargetSettings,
         topic: &str,
     ) -> anyhow::Result<()> {
-        let known = self
-            .open
-            .iter()
-            .position(|open| open.as_ref().is_some_and(|open| open.settings == *settings));
-        let place = match known {
-            Some(place) => place,
-            None => self.start_target(settings)?,
-        };
+        let place = self.open(settings)?;
         self.of_consumers.insert(consumer, (place, topic.into()));
         Ok(())
     }

@@ -16,19 +16,20 @@ use broker::streams::{
 use broker::{Calendar, Durability, Scope, Shard};
 use data::{NumberedStream, Numbers, STREAMS_DIRECTORY, Stamps, StreamDisk, StreamFiles};
 use identity::namespaces::Namespaces;
-use routing::definitions::{self, RuleSpec, StreamDurability, StreamSpec, WhenFull};
+use routing::definitions::{self, Entry, RuleSpec, StreamDurability, StreamSpec, WhenFull};
 use routing::{Definitions, Destination};
 use storage::stream::StreamLimits;
 use streams::{ConsumerDefinition, Full, Hub, HubSettings, Order, Start, StreamDefinition};
 
-use super::board::Board;
+use super::board::{Board, Defined};
 use super::figures::Names;
 use super::in_cluster::{InCluster, after_disk};
 use super::inbox::{Inbox, Input};
 use super::owner::{Files, Owner};
 use super::report::Reporter;
 use super::sending::Targets;
-use super::{LoadedDefinitions, TargetSettings};
+use super::sources::{read_own, write_own};
+use super::{LoadedDefinitions, OperatorFile, TargetSettings};
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
 use crate::run::mailbox::{Item, Mailbox};
@@ -51,6 +52,10 @@ pub(crate) struct Ground {
 
 /// What is defined, and what follows from that.
 pub(super) struct InForce {
+    pub(super) file: Arc<OperatorFile>,
+    /// What the API has defined.
+    pub(super) own: Vec<Entry>,
+    /// Both as one.
     pub(super) loaded: LoadedDefinitions,
     pub(super) numbers: Numbers,
     pub(super) set: Arc<StreamSet>,
@@ -134,13 +139,16 @@ pub(in crate::run) fn note_unused(shards: &mut [&mut Shard]) {
 ///
 /// A file of a stream, or the file of numbers, cannot be used.
 pub(in crate::run) fn prepare(
-    loaded: LoadedDefinitions,
+    file: OperatorFile,
     ground: Ground,
     shards: &mut [&mut Shard],
 ) -> anyhow::Result<Prepared> {
+    let known = Numbers::read(&ground.stamps, &ground.directory)?;
+    let own = own_definitions(&file, &ground, known.has_definitions())?;
+    let loaded = file.whole(&own).context("definitions of the API do not fit the file of rules")?;
     let definitions = &loaded.definitions;
     let found: Vec<StreamsFound> = shards.iter_mut().map(|it| it.streams_found()).collect();
-    let numbers = number(definitions, &ground, &found)?;
+    let numbers = number(known, definitions, &ground, &found)?;
     if let Some(cluster) = &ground.cluster {
         cluster.take_files(&found)?;
     }
@@ -167,17 +175,35 @@ pub(in crate::run) fn prepare(
     suspend_rules(&mut hub, &loaded, &numbers, &ground, now_ms);
     let board = Arc::new(Board::default());
     board.put_names(Names::new(&numbers, &loaded.definitions));
-    let in_force = InForce { loaded, numbers, set };
+    board.put_defined(Defined::new(&file, &own));
+    let in_force = InForce { file: Arc::new(file), own, loaded, numbers, set };
     Ok(Prepared { hub, files, in_force, assigned, board, inbox, inputs, ground })
+}
+
+/// What the API has defined. A crash may have come ahead of the deletion of what belongs to deleted
+/// namespaces.
+fn own_definitions(
+    file: &OperatorFile,
+    ground: &Ground,
+    is_expected: bool,
+) -> anyhow::Result<Vec<Entry>> {
+    let stored = read_own(&ground.stamps, &ground.directory, is_expected)?;
+    let own = file.without_deleted(stored.clone());
+    if own != stored
+        && let Err(error) = write_own(&ground.stamps, &ground.directory, &own)
+    {
+        tracing::warn!(%error, "definitions of deleted namespaces not deleted");
+    }
+    Ok(own)
 }
 
 /// Gives each name its number, and stores that.
 fn number(
+    mut numbers: Numbers,
     definitions: &Definitions,
     ground: &Ground,
     found: &[StreamsFound],
 ) -> anyhow::Result<Numbers> {
-    let mut numbers = Numbers::read(&ground.stamps, &ground.directory)?;
     let streams = found.iter().flat_map(|found| found.streams.keys().map(|number| number.0 + 1));
     let consumers = found.iter().flat_map(|found| found.cursors.keys().map(|number| number.0 + 1));
     numbers.skip_to(streams.max().unwrap_or_default(), consumers.max().unwrap_or_default());
