@@ -306,3 +306,27 @@ target = "hook"
         eventually(lambda: wanted <= types(), "the events arrive")
     finally:
         broker.stop()
+
+
+def test_dead_letters_change_places_with_one_reload(routing, receiver):
+    streams = "".join(f'[[streams]]\nname = "{name}"\nfilters = ["{name}/#"]\n' for name in "ab")
+    target = f'[[targets]]\nname = "hook"\ntype = "http"\nurl = "{receiver.url}"\n'
+
+    def rule(name, further=""):
+        keys = f'stream = "{name}"\nfilter = "#"\ntarget = "hook"\nform = "raw"\n'
+        return f'[[rules]]\nname = "of-{name}"\n{keys}{further}\n'
+
+    ends = [rule("a"), rule("b", 'dead_letter = "a"')]
+    broker = routing(streams + target + rule("a", 'dead_letter = "b"') + rule("b"))
+    path = broker.directory / "rules.toml"
+    # In this order the second rule still leads back when the first one is changed.
+    path.write_text(streams + target + "".join(reversed(ends)))
+    broker.reload("streams and rules reloaded")
+    receiver.answers = lambda body: 422 if body == b"1" else 200
+    publish_all(broker, ["1", "2"], "b/x")
+    eventually(lambda: receiver.payloads() == ["2"])
+    # So does one that is removed while answers are awaited.
+    path.write_text(streams + target + rule("b"))
+    broker.reload("streams and rules reloaded")
+    path.write_text(streams + target + rule("b") + rule("a", 'dead_letter = "b"'))
+    broker.reload("streams and rules reloaded")

@@ -229,7 +229,9 @@ impl Hub {
         }
         let own = definition.number;
         let next = |from: StreamNumber| {
-            let others = self.consumers.values().filter(|it| it.definition.number != own);
+            // One that was removed reads no more.
+            let others = self.consumers.values();
+            let others = others.filter(|it| it.definition.number != own && it.ending_ms.is_none());
             let of_stream = others.filter(|it| it.definition.stream == from);
             of_stream.filter_map(Consumer::dead_letter).collect()
         };

@@ -242,7 +242,7 @@ impl Owner {
 
     fn put_rules(&mut self, loaded: &LoadedDefinitions, numbers: &Numbers) -> anyhow::Result<()> {
         let now_ms = self.clock.now_ms();
-        for spec in &loaded.definitions.rules {
+        for spec in from_the_last(&loaded.definitions.rules) {
             let Some(number) = numbers.consumer(spec.name()).map(ConsumerNumber) else { continue };
             let (definition, settings, topic) = consumer_of(loaded, numbers, spec, number)?;
             self.targets.assign(number, &settings, &topic)?;
@@ -297,5 +297,52 @@ impl Owner {
         if let Err(error) = remove_others(&self.ground, &self.files) {
             tracing::warn!(error = format!("{error:#}"), "files of a removed stream remain");
         }
+    }
+}
+
+/// The rules in an order in which dead letters never come back while some are changed and others
+/// are not yet: first those whose dead letters no other rule reads.
+fn from_the_last(rules: &[RuleSpec]) -> Vec<&RuleSpec> {
+    let mut depths: BTreeMap<&str, usize> = BTreeMap::new();
+    // As long as the longest way: there is no loop among them.
+    for _ in 0..rules.len() {
+        let mut has_changed = false;
+        for rule in rules {
+            let Some(to) = &rule.dead_letter else { continue };
+            let depth = depths.get(&**to).map_or(1, |depth| depth + 1);
+            let known = depths.entry(&rule.stream).or_default();
+            has_changed |= *known < depth;
+            *known = depth.max(*known);
+        }
+        if !has_changed {
+            break;
+        }
+    }
+    let mut ordered: Vec<&RuleSpec> = rules.iter().collect();
+    ordered.sort_by_key(|rule| depths.get(&*rule.stream).copied().unwrap_or_default());
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_comes_behind_those_that_read_its_dead_letters() {
+        let mut text = String::new();
+        for name in ["a", "b", "c", "d"] {
+            text += &format!("[[streams]]\nname = \"{name}\"\nfilters = [\"{name}\"]\n");
+        }
+        text += "[[targets]]\nname = \"t\"\ntype = \"http\"\nurl = \"https://a.b\"\n";
+        for (stream, dead_letter) in [("a", "b"), ("b", "c"), ("d", "a"), ("c", "")] {
+            text += &format!("[[rules]]\nname = \"of-{stream}\"\nstream = \"{stream}\"\n");
+            text += "filter = \"a\"\ntarget = \"t\"\n";
+            if !dead_letter.is_empty() {
+                text += &format!("dead_letter = \"{dead_letter}\"\n");
+            }
+        }
+        let found = routing::definitions::parse(&text).expect("it is valid");
+        let names: Vec<&str> = from_the_last(&found.rules).iter().map(|own| own.name()).collect();
+        assert_eq!(names, ["of-c", "of-b", "of-a", "of-d"]);
     }
 }
