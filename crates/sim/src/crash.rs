@@ -375,7 +375,11 @@ impl World {
             self.pass_ms(u64::from(SYNC_INTERVAL_MS))?;
         }
         let mut statuses = self.node.shards().map(Shard::journal_status);
-        Ok(calm_rounds == 2 && statuses.all(|status| matches!(status, None | Some(Status::Ready))))
+        let is_ready = statuses.all(|status| matches!(status, None | Some(Status::Ready)));
+        // A timer in the last of these times may have written something.
+        let mut journals = self.node.shards().filter_map(Shard::journal);
+        let is_synced = journals.all(|journal| journal.written_upto() == journal.synced_upto());
+        Ok(calm_rounds == 2 && is_ready && is_synced)
     }
 
     /// A new process, from what the disks hold. Without disks there is nothing to do.
