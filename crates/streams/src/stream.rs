@@ -61,15 +61,13 @@ enum Told {
 }
 
 impl StreamShard {
-    /// `first_file`: files below were dropped. A crash may have met the order to forget them.
-    fn new(found: &StreamFound, first_file: u64) -> Self {
-        let is_behind = found.first_file < first_file;
+    fn new(found: &StreamFound) -> Self {
         Self {
             tail: Tail::new(found.archived),
             found_next: found.next,
             archived: VecDeque::new(),
-            dropped: is_behind.then_some((first_file, 0)).into_iter().collect(),
-            forgotten: found.first_file,
+            dropped: VecDeque::new(),
+            forgotten: 0,
             under_way: None,
             not_before_ms: 0,
             move_until: 0,
@@ -98,10 +96,9 @@ impl Stream {
         let found = |shard: u16| found.get(&shard).unwrap_or(&unknown);
         let archived = (0..shards).map(|shard| (shard, found(shard).archived)).collect();
         let mut log = StreamLog::open(definition.identity, definition.limits, files, archived);
-        let first_file = (0..shards).map(|shard| found(shard).first_file).max().unwrap_or_default();
-        log.drop_below(first_file);
+        log.begin_at((0..shards).map(|shard| found(shard).first_file).max().unwrap_or_default());
         log.begin_at(settings.first_file);
-        let shard = |shard: u16| StreamShard::new(found(shard), first_file);
+        let shard = |shard: u16| StreamShard::new(found(shard));
         Self {
             log,
             shards: (0..shards).map(shard).collect(),

@@ -170,19 +170,10 @@ impl StreamLog {
         }
     }
 
-    /// The next file has at least this number.
+    /// Files below this one were dropped. The next file is not one of these, or a journal would
+    /// take it for gone.
     pub fn begin_at(&mut self, first_file: u64) {
         self.next_file = self.next_file.max(first_file);
-    }
-
-    /// Files below this one were dropped, as one journal at least says: they stay gone for readers,
-    /// and are deleted once all journals have forgotten them. The next file is not one of these, or
-    /// a journal would take it for gone.
-    pub fn drop_below(&mut self, first_file: u64) {
-        self.begin_at(first_file);
-        while let Some(file) = self.files.pop_front_if(|file| file.number < first_file) {
-            self.dropped.push_back(file.number);
-        }
     }
 
     pub const fn set_limits(&mut self, limits: StreamLimits) {
