@@ -369,17 +369,20 @@ impl World {
         let mut calm_rounds = 0;
         for _ in 0..SYNC_ROUNDS_MAX {
             calm_rounds = if self.let_move()? { 0 } else { calm_rounds + 1 };
-            if calm_rounds == 2 {
+            // A timer in the last of these times may have written something.
+            if calm_rounds >= 2 && (self.is_synced() || calm_rounds == CALM_ROUNDS_MAX) {
                 break;
             }
             self.pass_ms(u64::from(SYNC_INTERVAL_MS))?;
         }
         let mut statuses = self.node.shards().map(Shard::journal_status);
         let is_ready = statuses.all(|status| matches!(status, None | Some(Status::Ready)));
-        // A timer in the last of these times may have written something.
+        Ok(calm_rounds >= 2 && is_ready)
+    }
+
+    fn is_synced(&self) -> bool {
         let mut journals = self.node.shards().filter_map(Shard::journal);
-        let is_synced = journals.all(|journal| journal.written_upto() == journal.synced_upto());
-        Ok(calm_rounds == 2 && is_ready && is_synced)
+        journals.all(|journal| journal.written_upto() == journal.synced_upto())
     }
 
     /// A new process, from what the disks hold. Without disks there is nothing to do.
@@ -537,5 +540,8 @@ const EMPTY_ROUNDS_MAX: usize = 40;
 
 /// Rounds of [`SYNC_INTERVAL_MS`] in which all has to be synced.
 const SYNC_ROUNDS_MAX: usize = 20;
+
+/// Times without anything after which a journal that is not synced never will be.
+const CALM_ROUNDS_MAX: usize = 6;
 
 const READY_ROUNDS_MAX: usize = 20_000;
