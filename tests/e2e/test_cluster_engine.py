@@ -37,11 +37,11 @@ def test_init_makes_a_cluster_once_and_checks_it_then(tmp_path):
     with with_engines(Lab(tmp_path, BROKER)) as lab:
         made = lab.init(*lab.monitoring())
         assert made.returncode == 0, made.stderr
-        assert "4 shards, 3 replicas; 2 streams created, 0 found" in made.stdout
+        assert "4 shards, 3 replicas; 3 streams created, 0 found" in made.stdout
         assert "note" not in made.stderr
         again = lab.init("--allow-unsynced")
         assert again.returncode == 0, again.stderr
-        assert "exists" in again.stdout and "0 streams created, 2 found" in again.stdout
+        assert "exists" in again.stdout and "0 streams created, 3 found" in again.stdout
         assert again.stdout.split("id ")[1][:32] == made.stdout.split("id ")[1][:32]
         unverified = lab.init()
         assert unverified.returncode == 1
@@ -77,7 +77,7 @@ def test_init_refuses_an_engine_that_may_lose_what_it_acknowledges(tmp_path):
         assert "acknowledges before it syncs" in unsynced.stderr
         allowed = lab.init("--allow-unreplicated", "--allow-unsynced", *ask)
         assert allowed.returncode == 0, allowed.stderr
-        assert "1 replicas; 2 streams created" in allowed.stdout
+        assert "1 replicas; 3 streams created" in allowed.stdout
 
 
 class Secured(Lab):
@@ -134,7 +134,7 @@ def test_the_example_with_tls_and_passwords_becomes_one_broker(tmp_path):
             check=False,
         )
         assert status.returncode == 0, status.stderr
-        assert status.stdout.count("3 of 3 current") == 1
+        assert status.stdout.count("3 of 3 current") == 2
 
 
 def test_the_example_admits_no_broker_without_password(tmp_path):
