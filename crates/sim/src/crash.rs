@@ -369,8 +369,9 @@ impl World {
         let mut calm_rounds = 0;
         for _ in 0..SYNC_ROUNDS_MAX {
             calm_rounds = if self.let_move()? { 0 } else { calm_rounds + 1 };
-            // A timer in the last of these times may have written something.
-            if calm_rounds >= 2 && (self.is_synced() || calm_rounds == CALM_ROUNDS_MAX) {
+            // A timer in the last of these times may have written something for streams.
+            let is_whole = self.streams.is_none() || self.is_synced();
+            if calm_rounds >= 2 && (is_whole || calm_rounds == CALM_ROUNDS_MAX) {
                 break;
             }
             self.pass_ms(u64::from(SYNC_INTERVAL_MS))?;
