@@ -11,29 +11,13 @@ from broker import PLAIN, QUELEA, Broker, eventually
 from receiver import Receiver
 from test_api import Api, basic
 from test_routing import numbered, publish_all, rules
-from test_routing_api import MANAGED, ctl, wait_for
+from test_routing_api import MANAGED, ctl, receiver, users, wait_for  # noqa: F401
 from test_routing_namespaces import of_red
 
 STREAM = {"filters": ["bikes/#"]}
 RULE = {"stream": "bikes", "filter": "bikes/#", "form": "raw", "target": "lake", "order": "topic",
         "retry_secs": [1]}
 OF_FILE = {"stream": "cars", "filter": "cars/#", "form": "raw", "target": "hook"}
-
-
-@pytest.fixture(scope="module")
-def users(tmp_path_factory):
-    """vera views, otto operates."""
-    path = tmp_path_factory.mktemp("users") / "users"
-    for name in ("vera", "otto"):
-        subprocess.run([QUELEA, "passwd", "-b", str(path), name, "secret"], check=True)
-    return path.read_text()
-
-
-@pytest.fixture
-def receiver():
-    made = Receiver()
-    yield made
-    made.stop()
 
 
 @pytest.fixture
