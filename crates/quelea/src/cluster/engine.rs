@@ -257,6 +257,21 @@ impl Engine {
         }
     }
 
+    /// How many files the engine has, and the last sequence as of then.
+    ///
+    /// # Errors
+    ///
+    /// When the engine does not answer.
+    pub(crate) async fn block_ends(&self) -> Result<(u64, Sequence), EngineError> {
+        let info = self.api(&format!("STREAM.INFO.{}", self.names.blocks()), Value::Null).await?;
+        let state = &info["state"];
+        match (state["num_subjects"].as_u64(), state["last_seq"].as_u64()) {
+            // An empty stream does not name its subjects.
+            (files, Some(last)) => Ok((files.unwrap_or_default(), last)),
+            _ => Err(EngineError::Unknown("the answer has no state of the stream".to_owned())),
+        }
+    }
+
     /// The files that the engine has, and the last sequence as of then.
     ///
     /// # Errors

@@ -235,6 +235,8 @@ struct Loop {
     /// Up to this message the mark says.
     marked: Sequence,
     holds: u32,
+    /// How many files the engine had when it was asked last.
+    files: u64,
     /// Who waits for the copies to reach a message.
     waiting: Vec<(Sequence, Sender<()>)>,
     look_at: Instant,
@@ -280,10 +282,12 @@ impl Loop {
             round: 0,
             marked: applied,
             holds: 0,
+            files: 0,
             waiting: Vec::new(),
             look_at: now,
             mark_at: now + MARK_INTERVAL,
-            tidy_at: now + TIDY_INTERVAL,
+            // What was written here ahead of a crash may be in no other node.
+            tidy_at: now,
         }
     }
 
@@ -434,11 +438,14 @@ impl Loop {
         if follower.is_none() {
             return self.read_from(before);
         }
-        let last = match self.engine.ends(&self.engine.names().blocks()).await {
-            Answer::Ends { last, .. } => last,
-            Answer::Unknown(why) => return self.board.set_detail(&why),
-            _ => return,
+        let (files, last) = match self.engine.block_ends().await {
+            Ok(ends) => ends,
+            Err(error) => return self.board.set_detail(&error.to_string()),
         };
+        if files < self.files {
+            self.tidy_at = Instant::now();
+        }
+        self.files = files;
         if last < before {
             // What is in the files was in the engine: it has lost it, or this is another one.
             self.board.set_detail(
