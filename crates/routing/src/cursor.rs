@@ -133,10 +133,9 @@ impl Cursor {
     /// When it does not count. Nothing has changed then.
     pub fn note(&mut self, run: u64, ordinal: u64, outcome: Outcome) -> Result<(), Ignored> {
         self.check_run(run)?;
-        if ordinal == u64::MAX || self.has_outcome(ordinal) {
+        if ordinal == u64::MAX || !self.cover(ordinal, ordinal + 1) {
             return Err(Ignored::Known(ordinal));
         }
-        self.cover(ordinal, ordinal + 1);
         self.totals[outcome as usize] += 1;
         Ok(())
     }
@@ -191,22 +190,29 @@ impl Cursor {
         below.map(|(begin, range_end)| end.min(*range_end) - begin).sum()
     }
 
-    /// Joins a range that has no outcome with what touches it.
-    fn cover(&mut self, mut begin: u64, mut end: u64) {
-        if let Some(behind) = self.above.remove(&end) {
-            end = behind;
+    /// Joins a range that is covered nowhere, or in its first record, with what touches it. False:
+    /// its first record has its outcome.
+    fn cover(&mut self, begin: u64, end: u64) -> bool {
+        if begin < self.floor {
+            return false;
         }
-        let before = self.above.range(..begin).next_back().map(|(first, end)| (*first, *end));
-        if let Some((first, _)) = before.filter(|(_, end)| *end == begin) {
-            self.above.remove(&first);
-            begin = first;
-        }
-        match begin == self.floor {
-            true => self.floor = end,
-            false => {
-                self.above.insert(begin, end);
+        let mut joined = None;
+        if let Some((first, known)) = self.above.range_mut(..=begin).next_back() {
+            if begin < *known {
+                return false;
+            }
+            if begin == *known {
+                *known = end;
+                joined = Some(*first);
             }
         }
+        let behind = self.above.remove(&end);
+        if begin == self.floor {
+            self.floor = behind.unwrap_or(end);
+        } else if joined.is_none() || behind.is_some() {
+            self.above.insert(joined.unwrap_or(begin), behind.unwrap_or(end));
+        }
+        true
     }
 }
 

@@ -8,6 +8,7 @@ use routing::dispatch::{BatchId, DeadReason, RecordId};
 use routing::{Outcome, Output};
 use storage::stream::StreamCommand;
 
+use crate::event_id::EventId;
 use crate::view::State;
 
 /// What is to be done.
@@ -30,7 +31,7 @@ pub enum Effect {
 pub struct Outgoing {
     pub id: RecordId,
     /// The `id` of the event: all copies of the record have it.
-    pub event_id: String,
+    pub event_id: EventId,
     /// The key of the Kafka record.
     pub key: Option<String>,
     pub output: Output,

@@ -1,16 +1,47 @@
 //! The ID of an event: the same for all copies of a record, and another one for all others.
 
-use routing::dispatch::RecordId;
+use std::fmt;
 
 use broker::streams::StreamNumber;
+use routing::dispatch::RecordId;
 
-/// 32 hexadecimal digits. It does not change over restarts: receivers drop copies by it. `life`
-/// tells records apart whose ordinal was given twice after a restored backup.
-pub fn event_id(life: u64, stream: StreamNumber, record: RecordId) -> String {
-    let parts = [life, u64::from(stream.0) << 16 | u64::from(record.shard), record.ordinal];
-    let fold = |seed: u64| parts.iter().fold(seed, |hash, part| mix(hash ^ part));
-    format!("{:016x}{:016x}", fold(SEEDS.0), fold(SEEDS.1))
+/// 32 hexadecimal digits. They do not change over restarts: receivers drop copies by it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId([u8; 32]);
+
+impl EventId {
+    /// `life` tells records apart whose ordinal was given twice after a restored backup.
+    pub fn new(life: u64, stream: StreamNumber, record: RecordId) -> Self {
+        let parts = [life, u64::from(stream.0) << 16 | u64::from(record.shard), record.ordinal];
+        let fold = |seed: u64| parts.iter().fold(seed, |hash, part| mix(hash ^ part));
+        let value = u128::from(fold(SEEDS.0)) << 64 | u128::from(fold(SEEDS.1));
+        let mut digits = [0; 32];
+        for (place, digit) in digits.iter_mut().rev().enumerate() {
+            *digit = DIGITS[(value >> (4 * place)) as usize & 0xF];
+        }
+        Self(digits)
+    }
+
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        // They are ASCII.
+        str::from_utf8(&self.0).unwrap_or_default()
+    }
 }
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+const DIGITS: [u8; 16] = *b"0123456789abcdef";
 
 /// A hash of a publisher and a topic, for the order of records.
 pub(crate) fn order_hash(client_id: &str, topic: &str) -> u64 {
@@ -40,7 +71,7 @@ mod tests {
     #[test]
     fn each_record_has_its_own_and_it_stays() {
         let id = |life, stream, shard, ordinal| {
-            event_id(life, StreamNumber(stream), RecordId { shard, ordinal })
+            EventId::new(life, StreamNumber(stream), RecordId { shard, ordinal })
         };
         let mut seen = BTreeSet::new();
         for life in [0, 1, u64::MAX] {
@@ -50,8 +81,7 @@ mod tests {
                 }
             }
         }
-        assert!(seen.iter().all(|id| id.len() == 32));
-        assert_eq!(id(1, 2, 3, 4), "c7ac94b8e3b6fe7c615f0626b6710ce8");
+        assert_eq!(id(1, 2, 3, 4).to_string(), "c7ac94b8e3b6fe7c615f0626b6710ce8");
     }
 
     #[test]

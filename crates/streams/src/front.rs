@@ -13,7 +13,7 @@ use topic::Matches;
 
 use crate::consumer::{Consumer, Held, Read};
 use crate::effect::{Effect, Happening};
-use crate::event_id::{event_id, order_hash};
+use crate::event_id::{EventId, order_hash};
 use crate::message::{Message, topic_of};
 use crate::settings::HubSettings;
 use crate::stream::Stream;
@@ -59,14 +59,14 @@ impl Front<'_> {
             return;
         }
         let Ok(message) = Message::unpack(stored) else { return self.drop_damaged(at) };
-        let id = event_id(message.life(), self.stream.definition.number, at);
+        let id = EventId::new(message.life(), self.stream.definition.number, at);
         let held = Held::new(record.at_ms, record.bytes.clone());
         // Consumers of a stream are of one namespace, so one event is for all of them.
         let mut open = &takers[..];
         while let Some(first) = open.first() {
             let namespace = self.consumers[first].definition.namespace.clone();
             let ahead_ms = self.settings.wall_ahead_ms;
-            let record = message.as_record(&id, &namespace, ahead_ms);
+            let record = message.as_record(id.as_str(), &namespace, ahead_ms);
             let event = Event::new(&record);
             let order_hash = order_hash(record.client_id, record.topic);
             let expires_at_ms = message.expires_at_ms();

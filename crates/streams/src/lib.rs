@@ -50,7 +50,7 @@ pub use definition::{
     ConsumerDefinition, DefinitionError, Full, Order, Position, Seek, Start, StreamDefinition,
 };
 pub use effect::{Effect, Happening, Outgoing};
-pub use event_id::event_id;
+pub use event_id::EventId;
 pub use hub::Hub;
 pub use message::{ANSWER_CHARS_MAX, names};
 pub use reader::ReadFiles;

@@ -11,7 +11,7 @@ use routing::dispatch::DeadLetter;
 
 use crate::consumer::{DeadLetters, FactEnd, Finished};
 use crate::effect::{Effect, Happening};
-use crate::event_id::event_id;
+use crate::event_id::EventId;
 use crate::hub::Hub;
 use crate::message::dead_record;
 
@@ -180,9 +180,10 @@ impl Hub {
         let settings = &self.settings;
         let record = |dead: &DeadLetter, bytes: &[u8]| {
             let own_life = StreamRecord::decode(bytes).map_or(0, |stored| stored.life);
-            let id = event_id(own_life, stream, dead.id);
+            let id = EventId::new(own_life, stream, dead.id);
             // It was read as a record before.
-            dead_record(bytes, (&name, &id), dead, settings).unwrap_or_else(|_| bytes.to_vec())
+            dead_record(bytes, (&name, id.as_str()), dead, settings)
+                .unwrap_or_else(|_| bytes.to_vec())
         };
         let dead_letters = DeadLetters { is_full, record };
         for shard in 0..settings.shards {

@@ -9,7 +9,7 @@ use storage::stream::Block;
 
 use crate::consumer::{Consumer, Goal, Held, Read};
 use crate::effect::{Effect, Happening};
-use crate::event_id::{event_id, order_hash};
+use crate::event_id::{EventId, order_hash};
 use crate::message::{Message, topic_of};
 use crate::reader::{Found, Source};
 use crate::settings::{Flaw, HubSettings};
@@ -152,9 +152,9 @@ impl Turn<'_> {
             return self.drop_below(consumer, (shard, ordinal + 1), damaged, out);
         };
         let at = RecordId { shard, ordinal };
-        let id = event_id(message.life(), self.source.stream.definition.number, at);
+        let id = EventId::new(message.life(), self.source.stream.definition.number, at);
         let namespace = consumer.definition.namespace.clone();
-        let record = message.as_record(&id, &namespace, settings.wall_ahead_ms);
+        let record = message.as_record(id.as_str(), &namespace, settings.wall_ahead_ms);
         let event = Event::new(&record);
         let order_hash = order_hash(record.client_id, record.topic);
         let expires_at_ms = message.expires_at_ms();

@@ -243,7 +243,7 @@ fn a_message_is_sent_and_its_outcome_is_committed_within_a_second() {
     bench.publish(&["a/x", "b/x"]);
     let outgoing = &bench.sent[0].3[0];
     assert_eq!(outgoing.output.body.as_deref(), Some(&b"a/x"[..]));
-    assert_eq!(outgoing.event_id.len(), 32);
+    assert_eq!(outgoing.event_id.as_str().len(), 32);
     assert_eq!(bench.state(1), "running");
     bench.answer(accepted);
     bench.orders.clear();

@@ -33,6 +33,8 @@ pub(crate) struct Consumer {
     pub(crate) in_flight_bytes: usize,
     /// How often the definition has changed.
     pub(crate) revision: u64,
+    /// Some records in flight may be of an earlier revision.
+    is_mixed: bool,
     /// Records in flight, of all shards.
     pub(crate) in_flight: usize,
     /// Records that were offered: their order, if there is none.
@@ -75,6 +77,7 @@ impl Consumer {
             ending_ms: None,
             in_flight_bytes: 0,
             revision: 0,
+            is_mixed: false,
             in_flight: 0,
             offered: 0,
             first: 0,
@@ -107,6 +110,7 @@ impl Consumer {
         let held = self.shards[usize::from(id.shard)].held.remove(&id.ordinal);
         let Some(held) = held else { return false };
         self.in_flight -= 1;
+        self.is_mixed &= self.in_flight > 0;
         self.in_flight_bytes -= held.bytes.len();
         true
     }
@@ -235,6 +239,7 @@ impl Consumer {
         let rules = DispatchRules { lanes, ..definition.dispatch.clone() };
         self.dispatch.set_rules(rules);
         self.revision += 1;
+        self.is_mixed = true;
         self.definition = definition;
     }
 

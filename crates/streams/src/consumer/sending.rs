@@ -9,7 +9,7 @@ use super::facts::Finished;
 use super::progress::Progress;
 use crate::definition::{ConsumerDefinition, StreamDefinition};
 use crate::effect::{Effect, Outgoing};
-use crate::event_id::event_id;
+use crate::event_id::EventId;
 use crate::message::Message;
 use crate::settings::HubSettings;
 
@@ -34,9 +34,9 @@ impl Wanted<'_> {
             return None;
         }
         let message = StreamRecord::decode(&held.bytes).and_then(Message::unpack).ok()?;
-        let event_id = event_id(message.life(), self.definition.stream, id);
+        let event_id = EventId::new(message.life(), self.definition.stream, id);
         let namespace = &self.definition.namespace;
-        let record = message.as_record(&event_id, namespace, self.wall_ahead_ms);
+        let record = message.as_record(event_id.as_str(), namespace, self.wall_ahead_ms);
         match self.definition.rule.verdict(&Event::new(&record)) {
             Verdict::Matches => None,
             Verdict::Filter => Some(Outcome::NotMatched),
@@ -64,7 +64,10 @@ impl Consumer {
         let ahead_ms = settings.wall_ahead_ms;
         let (definition, shards, revision) = (&self.definition, &self.shards, self.revision);
         let own = Wanted { definition, shards, revision, now_ms, wall_ahead_ms: ahead_ms };
-        self.dispatch.work_if(now_ms, |id| own.verdict(id).is_none(), &mut effects);
+        match self.is_mixed || definition.skip_expired {
+            true => self.dispatch.work_if(now_ms, |id| own.verdict(id).is_none(), &mut effects),
+            false => self.dispatch.work(now_ms, &mut effects),
+        }
         for effect in effects {
             if let dispatch::Effect::Withdrawn(id) = effect {
                 let (definition, shards, revision) =
@@ -93,9 +96,10 @@ impl Consumer {
     ) -> Option<Outgoing> {
         let held = self.shards[usize::from(id.shard)].held.get(&id.ordinal)?;
         let stored = StreamRecord::decode(&held.bytes).ok()?;
-        let event_id = event_id(stored.life, stream.number, id);
+        let event_id = EventId::new(stored.life, stream.number, id);
         let message = Message::unpack(stored).ok()?;
-        let record = message.as_record(&event_id, &self.definition.namespace, wall_ahead_ms);
+        let record =
+            message.as_record(event_id.as_str(), &self.definition.namespace, wall_ahead_ms);
         let event = Event::new(&record);
         let output = self.rule().part(&event);
         let key = self.rule().target().and_then(|target| target.destination.key(&record));

@@ -16,8 +16,8 @@ use routing::{Cursor, DispatchRules};
 use storage::stream::StreamLimits;
 use storage::testing::Rng;
 use streams::{
-    ConsumerDefinition, Effect, Flaw, Full, Happening, Hub, HubSettings, Order, Outgoing, Position,
-    Seek, Start, StreamDefinition,
+    ConsumerDefinition, Effect, EventId, Flaw, Full, Happening, Hub, HubSettings, Order, Outgoing,
+    Position, Seek, Start, StreamDefinition,
 };
 
 use disk::{Disk, identity_of};
@@ -63,7 +63,7 @@ pub(crate) struct World {
     /// Changed rules: what was skipped or not matched is not known exactly.
     changed: BTreeMap<ConsumerNumber, bool>,
     /// Event IDs, and the messages that have them.
-    ids: BTreeMap<String, u64>,
+    ids: BTreeMap<EventId, u64>,
     /// Events that were not delivered, or deleted: if a crash takes that outcome, they come late.
     excused: BTreeSet<(ConsumerNumber, String)>,
     next_uid: u64,

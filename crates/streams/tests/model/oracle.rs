@@ -8,7 +8,7 @@ use codec::Properties;
 use routing::dispatch::RecordId;
 use routing::{Cursor, Outcome};
 use storage::stream::{BlockHeader, FILE_HEADER_BYTES, FileIdentity, StreamCommand};
-use streams::{ConsumerView, Order, Outgoing, ShardView, event_id, names};
+use streams::{ConsumerView, EventId, Order, Outgoing, ShardView, names};
 
 use super::disk::identity_of;
 use super::journal::Fact;
@@ -18,7 +18,7 @@ use super::{ATTEMPTS_MAX, Checked, World};
 
 /// A record of a stream, as the journal of its shard has it.
 struct Known {
-    event_id: String,
+    event_id: EventId,
     message: Message,
 }
 
@@ -33,7 +33,7 @@ impl World {
         let known = records.iter().zip(0..).map(|(record, ordinal)| {
             let stored = StreamRecord::decode(&record.bytes).expect("it was encoded");
             Known {
-                event_id: event_id(stored.life, stream, RecordId { shard, ordinal }),
+                event_id: EventId::new(stored.life, stream, RecordId { shard, ordinal }),
                 message: Message::parse(stored.payload),
             }
         });
@@ -71,7 +71,7 @@ impl World {
             ensure(!(is_expired && self.wants[&consumer].1.skip_expired), || {
                 format!("{:?} has expired, and is sent", outgoing.id)
             })?;
-            let known = *self.ids.entry(outgoing.event_id.clone()).or_insert(uid);
+            let known = *self.ids.entry(outgoing.event_id).or_insert(uid);
             ensure(known == uid, || format!("{} names two messages", outgoing.event_id))?;
         }
         Ok(())
@@ -96,7 +96,7 @@ impl World {
         let Some((_, definition)) = self.wants.get(&consumer) else { return };
         let known = self.known(definition.stream, record.shard);
         if let Some(known) = known.get(record.ordinal as usize) {
-            self.excused.insert((consumer, known.event_id.clone()));
+            self.excused.insert((consumer, known.event_id.to_string()));
         }
     }
 
@@ -116,9 +116,9 @@ impl World {
     }
 
     /// What the target has accepted in the run of a shard.
-    fn taken(&self, number: ConsumerNumber, shard: &ShardView) -> BTreeSet<&str> {
+    fn taken(&self, number: ConsumerNumber, shard: &ShardView) -> BTreeSet<EventId> {
         let accepted = self.targets[&number].accepted.get(&(shard.shard, shard.run));
-        accepted.into_iter().flatten().map(|it| &*it.event_id).collect()
+        accepted.into_iter().flatten().map(|it| it.event_id).collect()
     }
 
     pub(super) fn check_end(&mut self) -> Checked {
@@ -154,7 +154,7 @@ impl World {
             "damaged without damage".into()
         })?;
         let accepted = self.taken(number, shard);
-        let has = |it: &&Known| accepted.contains(&*it.event_id);
+        let has = |it: &&Known| accepted.contains(&it.event_id);
         let taken = run.iter().filter(has).count() as u64;
         ensure(total(Outcome::Delivered) <= taken, || {
             format!("delivered, and the target has only {taken}")
@@ -206,11 +206,11 @@ impl World {
             let mut seen = BTreeSet::new();
             let mut last: BTreeMap<(u64, usize), u64> = BTreeMap::new();
             let is_excused = |sent: &Sent| {
-                self.excused.contains(&(number, sent.event_id.clone()))
+                self.excused.contains(&(number, sent.event_id.to_string()))
                     || failed.get(&sent.event_id).is_some_and(|times| *times >= ATTEMPTS_MAX)
             };
             let accepted = accepted.iter().filter(|sent| !is_excused(sent));
-            for sent in accepted.filter(|sent| seen.insert(&*sent.event_id)) {
+            for sent in accepted.filter(|sent| seen.insert(sent.event_id)) {
                 let key = (sent.message.client, sent.message.topic);
                 let before = last.insert(key, sent.message.uid).unwrap_or_default();
                 ensure(before < sent.message.uid, || {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use routing::dispatch::{Answer, BatchId, RecordAnswer, RecordId};
 use storage::testing::Rng;
-use streams::Outgoing;
+use streams::{EventId, Outgoing};
 
 use super::message::{Fate, Message};
 
@@ -20,7 +20,7 @@ pub(crate) struct Batch {
 pub(crate) struct Sent {
     pub(crate) id: RecordId,
     pub(crate) run: u64,
-    pub(crate) event_id: String,
+    pub(crate) event_id: EventId,
     pub(crate) message: Message,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Target {
     pub(crate) batches: Vec<Batch>,
     pub(crate) accepted: Accepted,
     /// Events that it did not accept by themselves, and how often: they may be dead letters.
-    pub(crate) failed: BTreeMap<String, u32>,
+    pub(crate) failed: BTreeMap<EventId, u32>,
 }
 
 impl Target {
@@ -88,7 +88,7 @@ impl Target {
             Answer::Busy { .. } | Answer::Unavailable(_) => false,
         };
         if let ([sent], true) = (&batch.records[..], is_bad) {
-            *self.failed.entry(sent.event_id.clone()).or_default() += 1;
+            *self.failed.entry(sent.event_id).or_default() += 1;
         }
         Some((batch.id, answer))
     }
