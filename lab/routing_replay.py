@@ -24,6 +24,7 @@ def main():
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--form", default="raw")
+    parser.add_argument("--rule", default="", help="further lines of the rule, such as 'in_flight_max = 50000'")
     args = parser.parse_args()
     os.environ["QUELEA_BIN"] = args.quelea
     from broker import Broker
@@ -50,7 +51,7 @@ def main():
             resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
             bytes_ = sum(path.stat().st_size for path in broker.data.glob("streams/*/*.stream"))
             print(f"stored {args.messages} messages; {bytes_ / 1e6:.0f} MB in files; resident {resident / 1e6:.0f} MB")
-            rule = RULE.replace("FORM", args.form).replace("TOPIC", topic) + 'start = "beginning"\n'
+            rule = RULE.replace("FORM", args.form).replace("TOPIC", topic) + f'start = "beginning"\n{args.rule}\n'
             target = TARGET.replace("SERVER", kafka.address()).replace("COMPRESSION", "")
             (broker.directory / "rules.toml").write_text(STREAM + 'durability = "disk"\n' + target + rule)
             before, began = cpu_of(pid), time.monotonic()
