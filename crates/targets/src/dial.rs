@@ -3,20 +3,22 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use net::{TlsClientContext, TlsClientOptions, TlsError};
 use rustls::pki_types::ServerName;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::networks::Networks;
+use crate::networks::{HostError, Networks};
 
 /// Turns a name into addresses. It may wait.
 pub trait Resolve: Send + Sync {
@@ -48,6 +50,9 @@ pub struct Dialer {
     tls: Option<TlsFiles>,
     time_max: Duration,
     resolving: Arc<Semaphore>,
+    /// Connections that may be opened. None: the target is the operator's, and has limits of its
+    /// own.
+    connections: Option<Arc<Semaphore>>,
 }
 
 /// Why there is no connection.
@@ -62,6 +67,13 @@ pub enum DialError {
         the target"
     )]
     NotPermitted { host: String, address: IpAddr },
+    #[error(transparent)]
+    OfTenant(#[from] HostError),
+    #[error(
+        "{host}: {TENANT_CONNECTIONS_MAX} connections are open, which is the maximum for a target of \
+         a namespace"
+    )]
+    TooMany { host: String },
     #[error("{host}: cannot connect to {address}: {error}")]
     Connect { host: String, address: SocketAddr, error: io::Error },
     #[error("TLS: {0}")]
@@ -78,6 +90,40 @@ pub enum DialError {
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// A connection that counts until it is dropped.
+struct Counted {
+    wire: Box<dyn Wire>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.wire).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.wire).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.wire).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.wire).poll_shutdown(context)
+    }
+}
 
 impl Resolve for System {
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -114,17 +160,30 @@ impl Dialer {
         time_max: Duration,
     ) -> Self {
         let resolving = Arc::new(Semaphore::new(RESOLVING_MAX));
-        Self { resolver, networks, tls, time_max, resolving }
+        let is_of_tenant = networks.namespace().is_some();
+        let connections = is_of_tenant.then(|| Arc::new(Semaphore::new(TENANT_CONNECTIONS_MAX)));
+        Self { resolver, networks, tls, time_max, resolving, connections }
     }
 
     pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<Box<dyn Wire>, DialError> {
-        match timeout(self.time_max, self.connect_now(host, port)).await {
-            Ok(result) => result,
-            Err(_) => Err(DialError::TimedOut { host: host.to_owned(), time_max: self.time_max }),
-        }
+        let own = self.connections.clone();
+        let permit = own.map(Semaphore::try_acquire_owned).transpose();
+        let permit = permit.map_err(|_| DialError::TooMany { host: host.to_owned() })?;
+        let wire = match timeout(self.time_max, self.connect_now(host, port)).await {
+            Ok(result) => result?,
+            Err(_) => {
+                let (host, time_max) = (host.to_owned(), self.time_max);
+                return Err(DialError::TimedOut { host, time_max });
+            }
+        };
+        Ok(match permit {
+            Some(_permit) => Box::new(Counted { wire, _permit }),
+            None => wire,
+        })
     }
 
     async fn connect_now(&self, host: &str, port: u16) -> Result<Box<dyn Wire>, DialError> {
+        self.networks.check_host(host)?;
         let addresses = self.permitted(host, self.resolve(host, port).await?)?;
         let stream = connect_to_any(host, &addresses).await?;
         let Some(files) = &self.tls else { return Ok(Box::new(stream)) };
@@ -174,9 +233,10 @@ impl Dialer {
         let (mut permitted, _): (Vec<_>, Vec<_>) =
             addresses.into_iter().partition(|address| self.networks.permits(address.ip()));
         permitted.truncate(ADDRESSES_MAX);
-        match permitted.is_empty() {
-            false => Ok(permitted),
-            true => Err(DialError::NotPermitted { host, address: first.ip() }),
+        match (permitted.is_empty(), self.networks.refused(&host)) {
+            (false, _) => Ok(permitted),
+            (true, Some(error)) => Err(error.into()),
+            (true, None) => Err(DialError::NotPermitted { host, address: first.ip() }),
         }
     }
 }
@@ -200,6 +260,9 @@ async fn connect_to_any(host: &str, addresses: &[SocketAddr]) -> Result<TcpStrea
     Err(last.unwrap_or_else(|| DialError::NoAddress { host: host.to_owned() }))
 }
 
+/// Connections of a target that users of a namespace have written. Servers that they run could name
+/// any number of further servers. Policy: a further one is refused.
+pub const TENANT_CONNECTIONS_MAX: usize = 32;
 /// Names that a target resolves at a time, hanging ones included.
 const RESOLVING_MAX: usize = 4;
 /// Addresses of one name that are tried.
@@ -249,6 +312,48 @@ mod tests {
         assert!(matches!(error, Err(DialError::NotPermitted { .. })));
         let nobody = timeout(Duration::from_millis(20), listener.accept()).await;
         assert!(nobody.is_err(), "nobody connects");
+    }
+
+    #[tokio::test]
+    async fn a_tenant_is_refused_a_name_ahead_of_and_behind_its_resolution() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = async |networks, host| {
+            let (resolver, time_max) = (Arc::new(Fixed(vec![address])), Duration::from_millis(500));
+            let dialer = Dialer::new(resolver, networks, None, time_max);
+            dialer.connect(host, address.port()).await.map(drop).map_err(|error| error.to_string())
+        };
+        let hosts = || vec!["*.acme.example".to_owned()];
+        let public = Networks::of_namespace("acme", hosts(), Vec::new());
+        let error = connect(public.clone(), "kafka.example").await.unwrap_err();
+        assert!(error.contains("not among `target_hosts` of namespace 'acme'"), "{error}");
+        let error = connect(public, "a.acme.example").await.unwrap_err();
+        assert!(error.contains("the address is not public"), "{error}");
+        assert!(!error.contains("127.0.0.1"), "what names lead to is not for tenants: {error}");
+        let local = vec!["127.0.0.0/8".parse().unwrap()];
+        let local = Networks::of_namespace("acme", hosts(), local);
+        assert_eq!(connect(local, "a.acme.example").await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_tenant_has_so_many_connections_and_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let local = vec!["127.0.0.0/8".parse().unwrap()];
+        let networks = Networks::of_namespace("acme", Vec::new(), local);
+        let dialer = Dialer::new(Arc::new(System), networks, None, Duration::from_secs(5));
+        let mut open = Vec::new();
+        for _ in 0..TENANT_CONNECTIONS_MAX {
+            open.push(dialer.connect("127.0.0.1", port).await.unwrap());
+            drop(listener.accept().await.unwrap());
+        }
+        let error = dialer.clone().connect("127.0.0.1", port).await.map(drop).unwrap_err();
+        assert!(matches!(error, DialError::TooMany { .. }), "{error}");
+        open.pop();
+        assert!(dialer.connect("127.0.0.1", port).await.is_ok());
+        drop(listener);
+        assert!(dialer.connect("127.0.0.1", port).await.is_err());
+        assert_eq!(dialer.connections.unwrap().available_permits(), 1, "a failure keeps none");
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ mod versions;
 pub mod webhook;
 
 pub use batch::{Answer, Answers, Batch, Full, Outcome, Record, Target};
-pub use dial::{DialError, Dialer, Resolve, System, TlsFiles};
-pub use networks::Networks;
+pub use dial::{DialError, Dialer, Resolve, System, TENANT_CONNECTIONS_MAX, TlsFiles};
+pub use networks::{HostError, Networks};
 pub use secret::{Secret, SecretError};
 pub use threads::Threads;

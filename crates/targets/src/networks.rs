@@ -11,20 +11,100 @@ use net::Cidr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     permitted: Vec<Cidr>,
+    /// None: the operator of the broker has written the target, and may name any host.
+    tenant: Option<Tenant>,
+}
+
+/// The namespace whose users have written a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Tenant {
+    namespace: String,
+    /// In lower case: names, `*.` and a name for all below it, or `*` for all hosts.
+    hosts: Vec<String>,
+}
+
+/// Why a host may not be connected to. The texts do not say which address a name has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    #[error("{host}: not among `target_hosts` of namespace '{namespace}'")]
+    Host { host: String, namespace: String },
+    #[error(
+        "{host}: the address is not public, and not in `target_networks` of namespace \
+         '{namespace}'"
+    )]
+    Address { host: String, namespace: String },
 }
 
 impl Networks {
     /// These networks, and all public addresses.
     pub fn permitting(permitted: Vec<Cidr>) -> Self {
-        Self { permitted }
+        Self { permitted, tenant: None }
+    }
+
+    /// For a target that users of a namespace have written: these networks, and public addresses of
+    /// these hosts, which are in lower case: names, `*.` and a name, or `*`.
+    pub fn of_namespace(namespace: &str, hosts: Vec<String>, permitted: Vec<Cidr>) -> Self {
+        Self { permitted, tenant: Some(Tenant { namespace: namespace.to_owned(), hosts }) }
+    }
+
+    /// The namespace whose users have written the target. None: the operator has.
+    pub fn namespace(&self) -> Option<&str> {
+        self.tenant.as_ref().map(|tenant| &*tenant.namespace)
+    }
+
+    /// Checks the host of a server as far as that is possible without resolving its name.
+    ///
+    /// # Errors
+    ///
+    /// Users of the namespace may not name it. Targets of the operator may name any host.
+    pub fn check_host(&self, host: &str) -> Result<(), HostError> {
+        let Some(tenant) = &self.tenant else { return Ok(()) };
+        let (host, namespace) = (host.to_owned(), tenant.namespace.clone());
+        let is_permitted = match host.parse::<IpAddr>() {
+            Ok(address) if !self.permits(address) => {
+                return Err(HostError::Address { host, namespace });
+            }
+            Ok(address) => self.is_in_permitted(address) || tenant.has_address(address),
+            Err(_) => tenant.has_name(&host),
+        };
+        if is_permitted { Ok(()) } else { Err(HostError::Host { host, namespace }) }
+    }
+
+    /// The error of a name whose addresses are not permitted. None: the target is the operator's.
+    pub(crate) fn refused(&self, host: &str) -> Option<HostError> {
+        let namespace = self.tenant.as_ref()?.namespace.clone();
+        Some(HostError::Address { host: host.to_owned(), namespace })
     }
 
     /// Whether this address may be connected to.
     pub fn permits(&self, address: IpAddr) -> bool {
-        // An IPv6 address that leads to an IPv4 address counts as that one.
-        let address = embedded(address).map_or(address, IpAddr::V4);
-        is_public(address) || self.permitted.iter().any(|network| network.contains(address))
+        is_public(plain(address)) || self.is_in_permitted(address)
     }
+
+    fn is_in_permitted(&self, address: IpAddr) -> bool {
+        let address = plain(address);
+        self.permitted.iter().any(|network| network.contains(address))
+    }
+}
+
+impl Tenant {
+    fn has_address(&self, address: IpAddr) -> bool {
+        self.hosts.iter().any(|own| own == "*" || own.parse() == Ok(address))
+    }
+
+    fn has_name(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+        let is_below = |own: &str| {
+            let front = own.strip_prefix('*').and_then(|end| host.strip_suffix(end));
+            front.is_some_and(|front| !front.is_empty() && !front.ends_with('.'))
+        };
+        self.hosts.iter().any(|own| *own == host || is_below(own))
+    }
+}
+
+/// An IPv6 address that leads to an IPv4 address as that one.
+fn plain(address: IpAddr) -> IpAddr {
+    embedded(address).map_or(address, IpAddr::V4)
 }
 
 fn is_public(address: IpAddr) -> bool {
@@ -90,6 +170,47 @@ const PRIVATE_V6: [(Ipv6Addr, u32); 5] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tenant_reaches_its_hosts_and_networks_only() {
+        let hosts = |hosts: &[&str]| hosts.iter().map(|&host| host.to_owned()).collect();
+        let loopback: Cidr = "127.0.0.0/8".parse().unwrap();
+        let own = |list: &[&str]| Networks::of_namespace("acme", hosts(list), Vec::new());
+        let named = own(&["*.acme.example", "hooks.example", "9.9.9.9"]);
+        for host in ["a.acme.example", "A.B.Acme.Example.", "hooks.example", "9.9.9.9"] {
+            assert_eq!(named.check_host(host), Ok(()), "{host}");
+        }
+        for host in [
+            "acme.example",
+            ".acme.example",
+            "..acme.example",
+            "xacme.example",
+            "a.hooks.example",
+            "acme.example.evil",
+            "8.8.8.8",
+            "127.0.0.1",
+            "::1",
+            "",
+            ".",
+            "127.1",
+            "0x7f000001",
+        ] {
+            assert!(named.check_host(host).is_err(), "{host}");
+        }
+        let all = own(&["*"]);
+        assert!(["8.8.8.8", "any.name", "127.1"].iter().all(|host| all.check_host(host).is_ok()));
+        for host in ["127.0.0.1", "169.254.169.254", "::ffff:169.254.169.254", "10.0.0.1", "::1"] {
+            let error = all.check_host(host).unwrap_err();
+            assert!(matches!(error, HostError::Address { .. }), "{host}");
+        }
+        let none = own(&[]);
+        assert!(["8.8.8.8", "any.name", "*"].iter().all(|host| none.check_host(host).is_err()));
+        let local = Networks::of_namespace("acme", Vec::new(), vec![loopback]);
+        assert!(["127.0.0.1", "::ffff:127.0.0.1"].iter().all(|it| local.check_host(it).is_ok()));
+        assert!(["8.8.8.8", "localhost"].iter().all(|host| local.check_host(host).is_err()));
+        assert!(permits(&local, "127.0.0.1") && !permits(&local, "10.0.0.1"));
+        assert_eq!(Networks::default().check_host("127.0.0.1"), Ok(()));
+    }
 
     fn permits(networks: &Networks, address: &str) -> bool {
         networks.permits(address.parse().unwrap())

@@ -229,7 +229,7 @@ fn reply(code: u8) -> [u8; 10] {
 
 fn code_of(error: &DialError) -> u8 {
     match error {
-        DialError::NotPermitted { .. } => NOT_ALLOWED,
+        DialError::NotPermitted { .. } | DialError::OfTenant(_) => NOT_ALLOWED,
         DialError::Resolve { .. } | DialError::NoAddress { .. } => HOST_UNREACHABLE,
         DialError::Connect { .. } => CONNECTION_REFUSED,
         _ => FAILURE,
@@ -303,6 +303,13 @@ mod tests {
         assert_eq!(code, NOT_ALLOWED);
         let fault = strict.last_fault().get().unwrap();
         assert!(fault.contains("127.0.0.1") && fault.contains("permit it"), "{fault}");
+        let networks = Networks::of_namespace("acme", vec!["*".into()], Vec::new());
+        let dialer = Dialer::new(Arc::new(System), networks, None, Duration::from_secs(5));
+        let of_tenant = Relay::start(dialer).await.unwrap();
+        let (_client, code) = ask(&of_tenant, of_tenant.login(), port).await.unwrap();
+        assert_eq!(code, NOT_ALLOWED);
+        let fault = of_tenant.last_fault().get().unwrap();
+        assert!(fault.contains("not in `target_networks` of namespace 'acme'"), "{fault}");
         let open = relay(&["127.0.0.0/8"]).await;
         let (_client, code) = ask(&open, open.login(), port).await.unwrap();
         assert_eq!(code, SUCCEEDED);
