@@ -22,7 +22,20 @@ pub struct Entry {
     pub name: String,
     /// All keys, `name` included.
     keys: Map<String, Value>,
+    /// None: an operator of the broker has defined it.
+    pub tenant: Option<Tenant>,
 }
+
+/// The namespace whose users have defined something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    pub namespace: String,
+    /// Given once: a later namespace of the same name has another number.
+    pub number: u16,
+}
+
+/// Stored with an entry, and no key of one.
+const TENANT_KEY: &str = "tenant";
 
 /// Nested tables and lists of a value. TOML itself has such a limit.
 const DEPTH_MAX: usize = 32;
@@ -65,7 +78,14 @@ impl Entry {
         for (key, value) in &keys {
             check(value, 1).map_err(|detail| format!("{key}: {detail}"))?;
         }
-        Ok(Self { kind, name: name.into(), keys })
+        Ok(Self { kind, name: name.into(), keys, tenant: None })
+    }
+
+    /// The same with another value of a key.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: &str) -> Self {
+        self.keys.insert(key.into(), value.into());
+        self
     }
 
     /// Its keys without secrets. The keys of those are there, with values that no key accepts.
@@ -147,10 +167,41 @@ pub fn entries(text: &str) -> Result<Vec<Entry>, String> {
         for item in list.get_ref().as_array().ok_or_else(wrong)?.iter() {
             let Value::Object(keys) = json_of(item.get_ref())? else { return Err(wrong()) };
             let name = keys.get("name").and_then(Value::as_str).ok_or_else(wrong)?.to_owned();
-            all.push(Entry { kind, name, keys });
+            all.push(Entry { kind, name, keys, tenant: None });
         }
     }
     Ok(all)
+}
+
+/// The entries of a text that [`stored_text`] has written.
+///
+/// # Errors
+///
+/// As [`entries`], or an entry names its tenant in another form.
+pub fn stored(text: &str) -> Result<Vec<Entry>, String> {
+    let mut all = entries(text)?;
+    for entry in &mut all {
+        let Some(found) = entry.keys.remove(TENANT_KEY) else { continue };
+        let number = found["number"].as_u64().and_then(|number| u16::try_from(number).ok());
+        let tenant = found["namespace"].as_str().zip(number);
+        let (namespace, number) = tenant.ok_or_else(|| {
+            format!("{entry:?}: {TENANT_KEY}: must have a namespace and its number")
+        })?;
+        entry.tenant = Some(Tenant { namespace: namespace.to_owned(), number });
+    }
+    Ok(all)
+}
+
+/// The entries with their tenants, for [`stored`].
+pub fn stored_text(all: &[Entry]) -> String {
+    let mut all = all.to_vec();
+    for entry in &mut all {
+        if let Some(Tenant { namespace, number }) = &entry.tenant {
+            let tenant = json!({ "namespace": namespace, "number": number });
+            entry.keys.insert(TENANT_KEY.into(), tenant);
+        }
+    }
+    text(&all)
 }
 
 fn json_of(value: &DeValue<'_>) -> Result<Value, String> {
@@ -310,6 +361,21 @@ mod tests {
             all.sort_by_key(|entry| entry.kind);
             prop_assert!(read == all, "{}", text(&all));
         }
+    }
+
+    #[test]
+    fn a_tenant_is_stored_with_its_entry_and_is_no_key() {
+        let own = Entry::new(Kind::Rule, "acme.r", keys(json!({ "filter": "#" }))).unwrap();
+        let tenant = Tenant { namespace: "acme".into(), number: 3 };
+        let own = [Entry { tenant: Some(tenant), ..own.clone() }, own];
+        assert!(stored(&stored_text(&own)).unwrap() == own);
+        assert!(!text(&own).contains("tenant"));
+        for wrong in ["3", "{ namespace = \"a\" }", "{ namespace = \"a\", number = 65536 }"] {
+            assert!(stored(&format!("[[rules]]\nname = \"r\"\ntenant = {wrong}")).is_err());
+        }
+        let forged = json!({ "tenant": { "namespace": "acme", "number": 3 } });
+        let forged = Entry::new(Kind::Rule, "r", keys(forged)).unwrap();
+        assert!(forged.tenant.is_none() && text(&[forged]).contains("tenant"), "it is refused");
     }
 
     #[test]

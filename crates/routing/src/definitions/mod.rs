@@ -38,7 +38,7 @@ use std::collections::BTreeSet;
 use crate::dispatch::DispatchRules;
 use crate::rule::{Rule, check_name};
 
-pub use entries::{Entry, Kind, entries, text};
+pub use entries::{Entry, Kind, Tenant, entries, stored, stored_text, text};
 pub use reader::Problem;
 use reader::{Origin, Reader, Table};
 
@@ -117,6 +117,8 @@ pub enum WhenFull {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetSpec {
     pub name: String,
+    /// The namespace whose users have defined it. None: an operator of the broker has.
+    pub namespace: Option<String>,
     /// Networks that are not public, and that the target may use. As written.
     pub networks: Vec<String>,
     pub kind: TargetKind,
@@ -316,8 +318,11 @@ impl Definitions {
 
     /// The target of a rule.
     pub fn target_of(&self, rule: &Rule) -> Option<&TargetSpec> {
-        let name = &rule.target()?.name;
-        self.targets.iter().find(|target| target.name == *name)
+        self.target(&rule.target()?.name)
+    }
+
+    pub fn target(&self, name: &str) -> Option<&TargetSpec> {
+        self.targets.iter().find(|target| target.name == name)
     }
 
     /// What is allowed, and is hardly meant.

@@ -27,6 +27,8 @@ const KAFKA_KEYS: [&str; 8] = [
 ];
 /// For operators of the broker only: by an API anybody could reach the machine's own networks.
 const NETWORKS_KEY: &str = "networks";
+/// By an API: the namespace whose users have defined it. The operator's targets have none.
+const NAMESPACE_KEY: &str = "namespace";
 const TLS_KEYS: [&str; 3] = ["ca", "certificate", "key"];
 const HEADER_KEYS: [&str; 2] = ["file", "path"];
 
@@ -67,12 +69,13 @@ pub(super) fn target(
         (false, Origin::Api) => "a target of type http, defined by the API,",
     };
     reader.check_keys_of(table, &keys(origin, is_kafka), &everywhere.concat(), word);
-    let networks = reader.texts(table, "networks", SERVERS_MAX).unwrap_or_default();
+    let networks = reader.texts(table, NETWORKS_KEY, SERVERS_MAX).unwrap_or_default();
+    let namespace = reader.text(table, NAMESPACE_KEY);
     let kind = match is_kafka {
         true => TargetKind::Kafka(kafka(reader, table)?),
         false => TargetKind::Http(http(reader, table)?),
     };
-    Some(TargetSpec { name, networks, kind })
+    Some(TargetSpec { name, namespace, networks, kind })
 }
 
 fn keys(origin: Origin, is_kafka: bool) -> Vec<&'static str> {
@@ -84,9 +87,10 @@ fn keys(origin: Origin, is_kafka: bool) -> Vec<&'static str> {
             keys.push(SIGNING_SECRET.key(origin));
         }
     }
-    if origin == Origin::File {
-        keys.push(NETWORKS_KEY);
-    }
+    keys.push(match origin {
+        Origin::File => NETWORKS_KEY,
+        Origin::Api => NAMESPACE_KEY,
+    });
     keys
 }
 
