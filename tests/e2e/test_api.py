@@ -295,7 +295,7 @@ def test_the_broker_tells_of_itself(managed):
     settings = {row["key"]: row for row in api("GET", "/settings")["items"]}
     assert settings["api.listen"]["value"] == '"http"'
     assert str(broker.config) in settings["api.listen"]["origin"]
-    assert api("GET", "/caller") == {"name": "token", "role": "admin"}
+    assert api("GET", "/caller") == {"name": "token", "role": "admin", "namespace": None}
     document = api("GET", "/openapi.json")
     assert document["openapi"].startswith("3.1") and "/clients" in document["paths"]
 
@@ -308,7 +308,7 @@ def test_strangers_are_sent_away_and_roles_hold(start, passwords):
     for stranger in ("Bearer x", "Basic x", basic("anna", "wrong"), basic("nobody", "x"), "x"):
         problem = Api(broker, stranger, nth=1)("GET", "/broker", status=401)
         assert "api.token" in problem["fix"]
-    assert viewer("GET", "/caller") == {"name": "anna", "role": "viewer"}
+    assert viewer("GET", "/caller") == {"name": "anna", "role": "viewer", "namespace": None}
     assert operator("GET", "/caller")["role"] == "operator"
     message = {"topic": "a"}
     problem = viewer("POST", "/publish", message, status=403)

@@ -55,7 +55,7 @@ def test_a_session_has_the_rights_of_its_user(start, passwords):
 
     viewer = Api(broker, "Basic YW5uYTpzZWNyZXQ=", nth=1)
     session = as_bearer(viewer("POST", "/sessions"))
-    assert session("GET", "/caller") == {"name": "anna", "role": "viewer"}
+    assert session("GET", "/caller") == {"name": "anna", "role": "viewer", "namespace": None}
     assert session("GET", "/settings", status=403)
     # A session makes neither another one nor a link.
     assert "log-in session" in session("POST", "/sessions", status=403)["detail"]

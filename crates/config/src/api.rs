@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::keys::{Api, ClientAuth};
+use super::keys::{Api, ClientAuth, Server};
+use super::namespaces::{self, Namespace};
 use super::source::{Problem, Settings};
 use super::tls::{self, TlsConfig};
 use super::values;
@@ -47,14 +48,15 @@ pub const API_PREFIX: &str = "/api/v1";
 /// TLS of HTTP, and the API. `http`: the address of HTTP. The outer `None` is a mistake of this
 /// crate.
 pub(super) fn lower_with_tls(
-    http: Option<SocketAddr>,
-    data_dir: &Path,
+    (http, namespaces): (Option<SocketAddr>, &[Namespace]),
+    server: &Server,
     settings: &Settings,
     problems: &mut Vec<Problem>,
 ) -> Option<(Option<TlsConfig>, Option<ApiConfig>)> {
     let http_tls = tls::of_section("http.tls", settings, problems)?;
     let api = Api::lower(values(settings, Api::SECTION, "api"))?;
-    let api = lower(api, (http, http_tls.as_ref()), data_dir, settings, problems)?;
+    let api = lower(api, (http, http_tls.as_ref()), &server.data_dir, settings, problems)?;
+    namespaces::check_api_users(namespaces, api.as_ref(), settings, problems);
     Some((http_tls, api))
 }
 

@@ -49,7 +49,7 @@ pub use keys::{
     SharedStrategy, Sys, TlsVersion, WhenFull,
 };
 pub use machine::Machine;
-pub use namespaces::{Namespace, NamespaceSource, NamespaceState, Placing};
+pub use namespaces::{Namespace, NamespaceApi, NamespaceSource, NamespaceState, Placing};
 pub use net::Cidr as Network;
 pub use notes::notes;
 pub use routing::RoutingConfig;
@@ -372,7 +372,7 @@ fn lower(
         bursts(&limits, limits.messages_per_second_max, limits.bytes_per_second_max);
     let http_hosts = http.hosts.clone();
     let http = lower_http(&http, settings, problems);
-    let (http_tls, api) = api::lower_with_tls(http, &server.data_dir, settings, problems)?;
+    let (http_tls, api) = api::lower_with_tls((http, &namespaces), &server, settings, problems)?;
     let access = AccessFile::lower(values(settings, AccessFile::SECTION, "access"))?;
     let events = Events::lower(values(settings, Events::SECTION, "events"))?;
     check_events(&events, &access, settings, problems);

@@ -7,7 +7,7 @@ use broker::Quota;
 use super::keys::RawListener;
 use super::schema::{Section, ValueKind, bytes, count, count_or, settings, words};
 use super::source::{Settings, unknown};
-use super::{Listener, Problem, check_hosts, values};
+use super::{ApiConfig, Listener, Network, Problem, check_hosts, endpoint, values};
 
 /// What everybody is in who is in no other.
 pub const DEFAULT: &str = "default";
@@ -115,8 +115,34 @@ settings! {
         /// The most memory of its sessions, subscriptions and wills. Above it new persistent
         /// sessions, wills and subscriptions are refused with 0x97.
         session_bytes_max: Option<u64> = BYTES, "";
+        /// Users of `api.password_file` who define streams, targets and rules of this namespace by
+        /// the API, and see nothing else: see [tenants](rules.md#tenants). A user who is removed
+        /// here has no access until a restart, and is a viewer then: delete it from the file, too.
+        api_users: Vec<String> = ValueKind::List("usernames"), "";
+        /// The most streams that its API users define.
+        streams_max: u64 = DEFINED, "10";
+        /// The most targets that its API users define.
+        targets_max: u64 = DEFINED, "10";
+        /// The most rules that its API users define.
+        rules_max: u64 = DEFINED, "10";
+        /// The most bytes of all streams that its API users define: the sum of their `bytes_max`.
+        stream_bytes_max: u64 = bytes(0, 1 << 50), "1GiB";
+        /// Hosts that targets of its API users may have: `hooks.example`, `*.example` for all names
+        /// below, or `*` for all hosts. Without any they may only be addresses in
+        /// `target_networks`. A name must lead to a public address, or into `target_networks`.
+        target_hosts: Vec<String> = ValueKind::List("host names"), "";
+        /// Networks that are not public and that targets of its API users may use.
+        /// `routing.target_networks` does not apply to them.
+        target_networks: Vec<String> = ValueKind::List("networks such as 10.0.0.0/8"), "";
     }
 }
+
+/// Definitions of a kind: the broker itself has this limit of all together.
+const DEFINED: ValueKind = count(0, 1_000);
+
+/// Bytes of the name of a namespace with API users: the names of what they define begin with it,
+/// and have at most 64.
+const TENANT_NAME_BYTES_MAX: usize = 48;
 
 /// One namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +157,21 @@ pub struct Namespace {
     pub policy_file: Option<PathBuf>,
     /// Those that are set.
     pub limits: Vec<(Quota, u64)>,
+    pub api: NamespaceApi,
+}
+
+/// What its users of the API may define.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceApi {
+    pub users: Vec<String>,
+    pub streams_max: u64,
+    pub targets_max: u64,
+    pub rules_max: u64,
+    /// The sum of `bytes_max` of their streams.
+    pub stream_bytes_max: u64,
+    /// In lower case: names, `*.` and a name, or `*`.
+    pub target_hosts: Vec<String>,
+    pub target_networks: Vec<Network>,
 }
 
 impl Namespace {
@@ -139,7 +180,8 @@ impl Namespace {
         let (name, state) = (name.into(), NamespaceState::Open);
         let (hosts, limits) = (Vec::new(), Vec::new());
         let (acl_file, policy_file, discard_pending) = (None, None, false);
-        Self { name, state, discard_pending, hosts, acl_file, policy_file, limits }
+        let api = NamespaceApi::default();
+        Self { name, state, discard_pending, hosts, acl_file, policy_file, limits, api }
     }
 }
 
@@ -171,7 +213,7 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
             problems.push(Problem { place: settings.place(&key), key, detail });
         };
         let limits = limits_of(&raw);
-        let name = raw.name.unwrap_or_default();
+        let name = raw.name.clone().unwrap_or_default();
         if !is_name(&name) {
             problem("name", NAME_RULE.into());
         } else if name == DEFAULT {
@@ -187,9 +229,19 @@ pub(super) fn lower(settings: &Settings, problems: &mut Vec<Problem>) -> Option<
         {
             problem("hosts", format!("'{host}' belongs to another namespace already"));
         }
+        let api = api_of(&raw, &mut problem);
         let (state, discard_pending) = (raw.state, raw.discard_pending);
         let (acl_file, policy_file) = (raw.acl_file, raw.policy_file);
-        all.push(Namespace { name, state, discard_pending, hosts, acl_file, policy_file, limits });
+        all.push(Namespace {
+            name,
+            state,
+            discard_pending,
+            hosts,
+            acl_file,
+            policy_file,
+            limits,
+            api,
+        });
     }
     Some(all)
 }
@@ -210,6 +262,88 @@ pub(super) fn check_listeners(
             let key = format!("listeners.{index}.namespace");
             let detail = unknown(SECTION.name, own, names);
             problems.push(Problem { place: settings.place(&key), key, detail });
+        }
+    }
+}
+
+/// What its users of the API may define.
+fn api_of(raw: &RawNamespace, problem: &mut dyn FnMut(&str, String)) -> NamespaceApi {
+    let is_host = |text: &&String| {
+        *text == "*" || endpoint::is_host_name(text.strip_prefix("*.").unwrap_or(text))
+    };
+    if let Some(wrong) = raw.target_hosts.iter().find(|text| !is_host(text)) {
+        let detail = format!("must be host names, '*.' and a name, or '*', got '{wrong}'");
+        problem("target_hosts", detail);
+    }
+    let mut target_networks = Vec::new();
+    for text in &raw.target_networks {
+        match text.parse() {
+            Ok(network) => target_networks.push(network),
+            Err(error) => problem("target_networks", format!("{error}")),
+        }
+    }
+    NamespaceApi {
+        users: raw.api_users.clone(),
+        streams_max: raw.streams_max,
+        targets_max: raw.targets_max,
+        rules_max: raw.rules_max,
+        stream_bytes_max: raw.stream_bytes_max,
+        target_hosts: raw.target_hosts.iter().map(|host| host.to_ascii_lowercase()).collect(),
+        target_networks,
+    }
+}
+
+/// Users of the API belong to one namespace, or to none.
+pub(super) fn check_api_users(
+    namespaces: &[Namespace],
+    api: Option<&ApiConfig>,
+    settings: &Settings,
+    problems: &mut Vec<Problem>,
+) {
+    for (index, own) in namespaces.iter().enumerate() {
+        let Some(first) = own.api.users.first() else { continue };
+        let mut problem = |detail: String| {
+            let key = format!("{}.{index}.api_users", SECTION.name);
+            problems.push(Problem { place: settings.place(&key), key, detail });
+        };
+        match api {
+            None => problem("has no effect while the API is off: set api.listen".into()),
+            Some(api) if api.password_file.is_none() => {
+                problem(format!("'{first}' has no password; set password_file under [api]"));
+            }
+            Some(api) => {
+                let mut known = api.operators.iter().chain(&api.admins);
+                if let Some(name) = known.find(|name| own.api.users.contains(name)) {
+                    problem(format!(
+                        "'{name}' is in `operators` or `admins` of [api] as well: use one of the \
+                         lists"
+                    ));
+                }
+            }
+        }
+        let others = || namespaces[..index].iter().filter(|other| !other.api.users.is_empty());
+        let is_twice = |name: &&String| others().any(|other| other.api.users.contains(name));
+        if let Some(name) = own.api.users.iter().find(is_twice) {
+            problem(format!("'{name}' is a user of another namespace: use one of them"));
+        }
+        if own.name.len() > TENANT_NAME_BYTES_MAX {
+            problem(format!(
+                "the name of a namespace with API users must have at most {TENANT_NAME_BYTES_MAX} \
+                 bytes"
+            ));
+        }
+        let is_within = |one: &str, other: &str| {
+            one.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'))
+        };
+        let meets = |other: &&Namespace| {
+            is_within(&own.name, &other.name) || is_within(&other.name, &own.name)
+        };
+        if let Some(other) = others().find(meets) {
+            problem(format!(
+                "names that begin with '{}.' would be of namespace '{}' as well: rename one of \
+                 the two",
+                own.name, other.name
+            ));
         }
     }
 }

@@ -749,6 +749,42 @@ fn limits_follow_from_the_memory_there_is_and_say_why() {
 }
 
 #[test]
+fn users_of_the_api_belong_to_one_namespace() {
+    let api = "[api]\nlisten = \"http\"\npassword_file = \"u\"\noperators = [\"otto\"]\n";
+    let namespace = |name: &str, keys: &str| format!("[[namespaces]]\nname = \"{name}\"\n{keys}\n");
+    let users = |name: &str, user: &str| namespace(name, &format!("api_users = [\"{user}\"]"));
+    let keys = "api_users = [\"alice\"]\ntarget_hosts = [\"*.Acme.example\", \"*\"]\n\
+                target_networks = [\"10.0.0.0/8\"]\nrules_max = 0";
+    let read = config(&format!("{api}{}{}", namespace("acme", keys), namespace("b", "")));
+    let [acme, other] = &read.namespaces[..] else { panic!("{:?}", read.namespaces) };
+    assert_eq!(acme.api.users, ["alice"]);
+    assert_eq!(acme.api.target_hosts, ["*.acme.example", "*"]);
+    assert_eq!((acme.api.target_networks.len(), acme.api.rules_max), (1, 0));
+    let own = &other.api;
+    assert_eq!((own.streams_max, own.targets_max, own.rules_max), (10, 10, 10));
+    assert_eq!(own.stream_bytes_max, 1 << 30);
+    assert!(own.users.is_empty() && own.target_hosts.is_empty() && own.target_networks.is_empty());
+    let without = "[api]\nlisten = \"http\"\n";
+    for (text, detail) in [
+        (users("a", "alice"), "has no effect while the API is off"),
+        (format!("{without}{}", users("a", "alice")), "'alice' has no password"),
+        (format!("{api}{}", users("a", "otto")), "'otto' is in `operators` or `admins`"),
+        (format!("{api}{}{}", users("a", "x"), users("b", "x")), "'x' is a user of another"),
+        (format!("{api}{}{}", users("a", "x"), users("a.b", "y")), "names that begin with 'a.b.'"),
+        (format!("{api}{}{}", users("a.b", "x"), users("a", "y")), "names that begin with 'a.'"),
+        (format!("{api}{}", users(&"n".repeat(49), "x")), "must have at most 48 bytes"),
+        (namespace("a", "target_hosts = [\"a*.b\"]"), "must be host names"),
+        (namespace("a", "target_hosts = [\"http://a\"]"), "must be host names"),
+        (namespace("a", "target_networks = [\"10.0.0.0/40\"]"), "target_networks"),
+    ] {
+        let found = error(&text);
+        assert!(found.contains(detail), "{detail}: {found}");
+    }
+    // A namespace without users takes no names from one that has some.
+    config(&format!("{api}{}{}", users("a", "x"), namespace("a.b", "")));
+}
+
+#[test]
 fn namespaces_are_named_once_and_units_set_what_is_not_set() {
     let read = config(
         "[[namespaces]]\nname = \"a\"\nthroughput_units = 2\nsessions_max = 7\n\

@@ -74,9 +74,10 @@ impl Ctl {
         }
         let keys = found["definition"].as_object().cloned().unwrap_or_default();
         let entry = Entry::new(kind, name, keys).map_err(Failure::new)?;
-        let source = match found["source"].as_str() {
-            Some("api") => "# Defined by the API.",
-            _ => "# Defined by the file of rules.",
+        let source = match (found["tenant"].as_str(), found["source"].as_str()) {
+            (Some(tenant), _) => format!("# Defined by API users of namespace {tenant}."),
+            (None, Some("api")) => "# Defined by the API.".to_owned(),
+            (None, _) => "# Defined by the file of rules.".to_owned(),
         };
         print(format!("{source}\n{}", definitions::text(&[entry])).as_bytes());
         Ok(())

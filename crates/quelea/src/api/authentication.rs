@@ -1,7 +1,7 @@
 //! Authenticates callers of the API, by a token, by user name and password, or by a log-in session,
 //! and gives their role.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use super::problem::Problem;
 use super::route::Role;
 use super::token;
 use base::random;
-use config::{ApiConfig, CertificateRoles};
+use config::{ApiConfig, CertificateRoles, Namespace};
 use driver::Origin;
 use identity::auth::passwords::PasswordFile;
 use identity::auth::refusal_lines::RefusalLines;
@@ -51,6 +51,7 @@ pub(crate) struct ApiAuthenticator {
     users: RwLock<Option<Arc<PasswordFile>>>,
     operators: Vec<String>,
     admins: Vec<String>,
+    tenants: RwLock<Tenants>,
     certificates: CertificateRoles,
     /// Makes digests of secrets worthless to others.
     salt: Digest,
@@ -62,6 +63,20 @@ pub(crate) struct ApiAuthenticator {
     pub(crate) log_ins: LogIns,
     /// How often files were reloaded.
     reloads: AtomicU64,
+}
+
+/// Users that belong to namespaces, by their names. `None`: one that did so since the start, and
+/// does not any more. The configuration has given it no other rights.
+type Tenants = BTreeMap<String, Option<String>>;
+
+/// What a caller may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// What its role allows.
+    All,
+    /// What users of this namespace have defined. The role does not matter.
+    Namespace(String),
+    Nothing,
 }
 
 /// Passwords that were wrong.
@@ -91,6 +106,7 @@ impl Wrong {
 pub(crate) struct Identity {
     pub(crate) name: String,
     pub(crate) role: Role,
+    pub(crate) reach: Reach,
     pub(crate) proof: Proof,
 }
 
@@ -100,9 +116,8 @@ impl ApiAuthenticator {
     /// # Errors
     ///
     /// When one cannot be used, or others can read the token.
-    pub(crate) fn new(config: &ApiConfig) -> anyhow::Result<Self> {
-        let named = || config.operators.iter().chain(&config.admins);
-        let users = load_users(config.password_file.as_deref(), named())?;
+    pub(crate) fn new(config: &ApiConfig, namespaces: &[Namespace]) -> anyhow::Result<Self> {
+        let users = load_users(config.password_file.as_deref(), named(config, namespaces))?;
         let salt: Digest = random();
         let token = token::kept(&config.token_file)?;
         let checks = config.password_file.as_ref().map(|_| PasswordChecks::start()).transpose()?;
@@ -112,6 +127,7 @@ impl ApiAuthenticator {
             users: RwLock::new(users),
             operators: config.operators.clone(),
             admins: config.admins.clone(),
+            tenants: RwLock::new(tenants_of(namespaces)),
             certificates: config.certificates.clone(),
             salt,
             known: Mutex::default(),
@@ -153,16 +169,63 @@ impl ApiAuthenticator {
         Ok(has_some)
     }
 
-    /// Whether what a caller has shown is known to be still accepted.
+    /// Whether the users of these namespaces have passwords.
+    ///
+    /// # Errors
+    ///
+    /// The file of users lacks one.
+    pub(crate) fn check_tenants(&self, namespaces: &[Namespace]) -> anyhow::Result<()> {
+        match self.users() {
+            Some(users) => check_known(&users, users_of(namespaces)),
+            None => Ok(()),
+        }
+    }
+
+    /// Users belong to these namespaces from the next call on.
+    pub(crate) fn set_tenants(&self, namespaces: &[Namespace]) {
+        let (fresh, users) = (tenants_of(namespaces), self.users());
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, namespace) in tenants.iter_mut() {
+            let was_removed = namespace.take().is_some() && !fresh.contains_key(name);
+            if was_removed && users.as_ref().is_some_and(|users| users.knows(name)) {
+                tracing::warn!(
+                    username = &**name,
+                    "user removed from api_users: delete it from password_file of [api], or it is \
+                     a viewer of all namespaces after a restart"
+                );
+            }
+        }
+        tenants.extend(fresh);
+    }
+
+    /// Whether what a caller has shown is known to be still accepted for what users of namespaces
+    /// may not see.
     pub(crate) fn still_accepts(&self, proof: &Proof) -> bool {
         match proof {
-            Proof::Secret(owner) => self.is_current(owner),
+            Proof::Secret(owner) => self.sees_all(owner),
             Proof::Session(key) => self
                 .log_ins
                 .owner_of(key, Instant::now())
-                .is_some_and(|owner| self.is_current(&owner)),
+                .is_some_and(|owner| self.sees_all(&owner)),
             Proof::Certificate { reloads } => *reloads == self.reloads.load(Ordering::Relaxed),
             Proof::Link(_) => false,
+        }
+    }
+
+    fn sees_all(&self, owner: &Owner) -> bool {
+        let reach = match owner {
+            Owner::Token => Reach::All,
+            Owner::User(name, _) => self.reach_of(name),
+        };
+        reach == Reach::All && self.is_current(owner)
+    }
+
+    fn reach_of(&self, name: &str) -> Reach {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        match tenants.get(name) {
+            None => Reach::All,
+            Some(Some(namespace)) => Reach::Namespace(namespace.clone()),
+            Some(None) => Reach::Nothing,
         }
     }
 
@@ -230,14 +293,14 @@ impl ApiAuthenticator {
         if !self.is_current(&owner) {
             return None;
         }
-        let (name, role) = match owner {
-            Owner::Token => (TOKEN_NAME.to_owned(), Role::Admin),
+        let (name, role, reach) = match owner {
+            Owner::Token => (TOKEN_NAME.to_owned(), Role::Admin, Reach::All),
             Owner::User(name, _) => {
-                let role = self.role_of(&name);
-                (name, role)
+                let (role, reach) = (self.role_of(&name), self.reach_of(&name));
+                (name, role, reach)
             }
         };
-        Some(Identity { name, role, proof })
+        Some(Identity { name, role, reach, proof })
     }
 
     fn check_certificate(
@@ -267,7 +330,8 @@ impl ApiAuthenticator {
         let name = if name.is_empty() { &certificate.fingerprint_sha256 } else { name };
         let name = format!("certificate:{name}");
         let reloads = self.reloads.load(Ordering::Relaxed);
-        Ok(Identity { name, role, proof: Proof::Certificate { reloads } })
+        let proof = Proof::Certificate { reloads };
+        Ok(Identity { name, role, reach: Reach::All, proof })
     }
 
     async fn check_password(
@@ -279,19 +343,19 @@ impl ApiAuthenticator {
         let key = digest(&self.salt, format!("{name}\0{password}").as_bytes());
         let user = users.user(name).cloned().unwrap_or_default();
         let proof = Proof::Secret(Owner::User(name.to_owned(), user));
-        let identity = Identity { name: name.to_owned(), role: self.role_of(name), proof };
+        let identity = || {
+            let (role, reach) = (self.role_of(name), self.reach_of(name));
+            Identity { name: name.to_owned(), role, reach, proof }
+        };
         if self.is_known(&key) {
-            return Ok(identity);
+            return Ok(identity());
         }
         let guessed = (from, digest(&self.salt, name.as_bytes()));
         self.check_rate(&guessed)?;
         let (users, salt, checked_by) = (users.clone(), self.salt, users.clone());
-        let (name, password) = (name.to_owned(), password.to_owned());
-        let check = {
-            let name = name.clone();
-            move || users.verify(&name, password.as_bytes(), &salt)
-        };
-        let Some(is_right) = checks.ask(from, name, check).await else {
+        let (own, password) = (name.to_owned(), password.to_owned());
+        let check = move || users.verify(&own, password.as_bytes(), &salt);
+        let Some(is_right) = checks.ask(from, name.to_owned(), check).await else {
             return Err(too_many("too many passwords of this address wait to be checked"));
         };
         if !is_right {
@@ -302,7 +366,8 @@ impl ApiAuthenticator {
         if self.users().is_some_and(|now| Arc::ptr_eq(&now, &checked_by)) {
             self.remember(key);
         }
-        Ok(identity)
+        // It may belong to another namespace since the check began.
+        Ok(identity())
     }
 
     /// A line of the log about a caller that showed something wrong: one a minute for the same
@@ -386,9 +451,12 @@ const TOKEN_NAME: &str = "token";
 /// # Errors
 ///
 /// A file cannot be used, or the file of users lacks one that the configuration names.
-pub(crate) fn check_files(config: &ApiConfig, data_dir: &Path) -> anyhow::Result<()> {
-    let named = config.operators.iter().chain(&config.admins);
-    load_users(config.password_file.as_deref(), named)?;
+pub(crate) fn check_files(
+    config: &ApiConfig,
+    namespaces: &[Namespace],
+    data_dir: &Path,
+) -> anyhow::Result<()> {
+    load_users(config.password_file.as_deref(), named(config, namespaces))?;
     // The one that nobody has named is a part of the data directory.
     if !token::is_of_directory(config, data_dir) {
         token::known(&config.token_file)?;
@@ -398,15 +466,45 @@ pub(crate) fn check_files(config: &ApiConfig, data_dir: &Path) -> anyhow::Result
 
 fn load_users<'a>(
     path: Option<&Path>,
-    mut named: impl Iterator<Item = &'a String>,
+    named: impl Iterator<Item = &'a String>,
 ) -> anyhow::Result<Option<Arc<PasswordFile>>> {
     let users = path.map(PasswordFile::load).transpose()?;
-    if let Some(users) = &users
-        && let Some(name) = named.find(|name| !users.knows(name))
-    {
-        bail!("api: user '{name}' is not in password_file; add it with `quelea passwd`");
+    if let Some(users) = &users {
+        check_known(users, named)?;
     }
     Ok(users.map(Arc::new))
+}
+
+fn check_known<'a>(
+    users: &PasswordFile,
+    mut named: impl Iterator<Item = &'a String>,
+) -> anyhow::Result<()> {
+    match named.find(|name| !users.knows(name)) {
+        Some(name) => {
+            bail!("api: user '{name}' is not in password_file; add it with `quelea passwd`")
+        }
+        None => Ok(()),
+    }
+}
+
+/// Users that the configuration names.
+fn named<'a>(
+    config: &'a ApiConfig,
+    namespaces: &'a [Namespace],
+) -> impl Iterator<Item = &'a String> {
+    config.operators.iter().chain(&config.admins).chain(users_of(namespaces))
+}
+
+fn users_of(namespaces: &[Namespace]) -> impl Iterator<Item = &String> {
+    namespaces.iter().flat_map(|own| &own.api.users)
+}
+
+fn tenants_of(namespaces: &[Namespace]) -> Tenants {
+    let of = |own: &Namespace| {
+        let namespace = own.name.clone();
+        own.api.users.clone().into_iter().map(move |name| (name, Some(namespace.clone())))
+    };
+    namespaces.iter().flat_map(of).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -461,6 +559,43 @@ mod tests {
         format!("Basic {}", BASE64_STANDARD.encode(format!("{name}:{password}")))
     }
 
+    fn of_users(name: &str, users: &[&str]) -> Namespace {
+        let mut own = Namespace::open(name);
+        own.api.users = users.iter().map(|&user| user.to_owned()).collect();
+        own
+    }
+
+    #[test]
+    fn users_of_namespaces_see_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, mut config) = (directory.path().join("users"), config(directory.path()));
+        let lines = ["alice", "vera"].iter().flat_map(|name| user_lines(name, b"secret", false));
+        fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
+        config.password_file = Some(file);
+        let error = ApiAuthenticator::new(&config, &[of_users("acme", &["eve"])]).unwrap_err();
+        assert!(error.to_string().contains("user 'eve' is not in password_file"), "{error}");
+        let authenticator = ApiAuthenticator::new(&config, &[]).unwrap();
+        let reach = |name| ask(&authenticator, &basic(name, "secret")).unwrap().reach;
+        assert_eq!(reach("alice"), Reach::All, "a viewer");
+        let before = ask(&authenticator, &basic("alice", "secret")).unwrap();
+        assert!(authenticator.still_accepts(&before.proof));
+        let Proof::Secret(owner) = before.proof.clone() else { panic!("it has shown a password") };
+        let session = authenticator.log_ins.begin(owner, Instant::now());
+        let of_session = || ask(&authenticator, &format!("Bearer {session}")).unwrap();
+        assert!(authenticator.check_tenants(&[of_users("acme", &["eve"])]).is_err());
+        authenticator.set_tenants(&[of_users("acme", &["alice"])]);
+        assert_eq!(reach("alice"), Reach::Namespace("acme".into()));
+        assert_eq!(of_session().reach, Reach::Namespace("acme".into()));
+        assert!(!authenticator.still_accepts(&before.proof), "its event streams end");
+        assert!(!authenticator.still_accepts(&of_session().proof));
+        assert_eq!(reach("vera"), Reach::All);
+        authenticator.set_tenants(&[of_users("zeta", &["alice"])]);
+        assert_eq!(reach("alice"), Reach::Namespace("zeta".into()));
+        authenticator.set_tenants(&[]);
+        assert_eq!((reach("alice"), of_session().reach), (Reach::Nothing, Reach::Nothing));
+        assert!(!authenticator.still_accepts(&before.proof));
+    }
+
     #[test]
     fn certificates_give_the_role_that_their_name_has() {
         let directory = tempfile::tempdir().unwrap();
@@ -477,7 +612,7 @@ mod tests {
                 (HeaderName::from_static(name), HeaderValue::from_static(value))
             });
             let headers: HeaderMap = headers.collect();
-            let authenticator = ApiAuthenticator::new(config).unwrap();
+            let authenticator = ApiAuthenticator::new(config, &[]).unwrap();
             let asked = authenticator.authenticate(&headers, Origin::Local, Some(&certificate));
             block_on(asked).map(|identity| (identity.name, identity.role))
         };
@@ -510,7 +645,7 @@ mod tests {
     fn the_token_is_made_once_and_lets_an_admin_in() {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path());
-        let authenticator = ApiAuthenticator::new(&config).unwrap();
+        let authenticator = ApiAuthenticator::new(&config, &[]).unwrap();
         token::note_url(&config.token_file, "http://127.0.0.1:1").unwrap();
         let text = fs::read_to_string(&config.token_file).unwrap();
         let token = text.lines().next().unwrap();
@@ -518,9 +653,9 @@ mod tests {
         let mode = fs::metadata(&config.token_file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let proof = Proof::Secret(Owner::Token);
-        let admin = Identity { name: "token".into(), role: Role::Admin, proof };
+        let admin = Identity { name: "token".into(), role: Role::Admin, reach: Reach::All, proof };
         assert_eq!(ask(&authenticator, &format!("Bearer {token}")).unwrap(), admin);
-        let again = ApiAuthenticator::new(&config).unwrap();
+        let again = ApiAuthenticator::new(&config, &[]).unwrap();
         assert_eq!(ask(&again, &format!("bearer  {token}")).unwrap(), admin);
         for wrong in ["Bearer ", "Bearer x", token, "Basic x", &basic("token", token)] {
             let status = ask(&authenticator, wrong).unwrap_err().status;
@@ -542,7 +677,7 @@ mod tests {
         write("token", b"one");
         let base = config(directory.path());
         let config = ApiConfig { password_file: Some(path.clone()), ..base };
-        let authenticator = ApiAuthenticator::new(&config).unwrap();
+        let authenticator = ApiAuthenticator::new(&config, &[]).unwrap();
         let log_in = || {
             let identity = ask(&authenticator, &basic("token", "one")).unwrap();
             let Proof::Secret(owner) = identity.proof else { panic!("{identity:?}") };
@@ -569,14 +704,17 @@ mod tests {
     fn a_token_that_others_can_read_or_guess_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let config = config(directory.path());
-        ApiAuthenticator::new(&config).unwrap();
+        ApiAuthenticator::new(&config, &[]).unwrap();
         fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o640)).unwrap();
-        let error = ApiAuthenticator::new(&config).unwrap_err().to_string();
+        let error = ApiAuthenticator::new(&config, &[]).unwrap_err().to_string();
         assert!(error.contains("mode 640") && error.contains("chmod 600"), "{error}");
         fs::set_permissions(&config.token_file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&config.token_file, "secret\n").unwrap();
         assert!(
-            ApiAuthenticator::new(&config).unwrap_err().to_string().contains("must be a token")
+            ApiAuthenticator::new(&config, &[])
+                .unwrap_err()
+                .to_string()
+                .contains("must be a token")
         );
     }
 
@@ -593,7 +731,7 @@ mod tests {
         let base = config(directory.path());
         let password_file = Some(path.clone());
         let config = ApiConfig { password_file, operators, admins, ..base };
-        let authenticator = ApiAuthenticator::new(&config).unwrap();
+        let authenticator = ApiAuthenticator::new(&config, &[]).unwrap();
         let role = |name: &str| ask(&authenticator, &basic(name, "right")).unwrap().role;
         assert_eq!(role("vera"), Role::Viewer);
         assert_eq!(role("otto"), Role::Operator);
@@ -634,6 +772,6 @@ mod tests {
 
         fs::write(&path, lines.join("\n")).unwrap();
         let unknown = ApiConfig { admins: vec!["nobody".into()], ..config };
-        assert!(ApiAuthenticator::new(&unknown).unwrap_err().to_string().contains("'nobody'"));
+        assert!(ApiAuthenticator::new(&unknown, &[]).unwrap_err().to_string().contains("'nobody'"));
     }
 }

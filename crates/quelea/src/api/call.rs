@@ -87,6 +87,11 @@ impl Call {
         Ok(())
     }
 
+    /// The namespace of its caller, who sees nothing else. None: the caller belongs to none.
+    pub(crate) fn tenant(&self) -> Option<&str> {
+        self.caller.namespace.as_deref()
+    }
+
     /// With what its caller has shown.
     pub(crate) fn shown(self, proof: Proof) -> Self {
         Self { proof: Some(proof), ..self }
@@ -123,7 +128,7 @@ impl Call {
 
     /// The namespace that a call of this route is about, for the log; empty: it is about none.
     pub(crate) fn namespace(&self, route: &Route) -> String {
-        if let Some(name) = self.text(scopes::PARAM) {
+        if let Some(name) = self.tenant().or_else(|| self.text(scopes::PARAM)) {
             return name.to_owned();
         }
         let body: serde_json::Value = serde_json::from_slice(&self.body).unwrap_or_default();
@@ -199,7 +204,7 @@ mod tests {
     }
 
     fn caller() -> Caller {
-        Caller { name: "me".into(), role: "admin".into() }
+        Caller { name: "me".into(), role: "admin".into(), namespace: None }
     }
 
     fn parse(path: &'static str, own: &str, query: &str) -> Result<Call, Problem> {

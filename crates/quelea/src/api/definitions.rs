@@ -10,6 +10,7 @@ use super::problem::Problem;
 use super::route::{GET, Method, Outcome, Role, Route};
 use super::routing::{ask, missing, open};
 use super::schema::{Described, Known, Rows, record};
+use super::tenants::Visible;
 use super::{Api, json};
 use crate::run::{Change, ChangeError, Defined};
 
@@ -22,6 +23,8 @@ record! {
         name: String,
         /// `file`: the file of rules defines it; `api`: the management API does.
         source: String,
+        /// The namespace whose users have defined it; null: an operator of the broker has.
+        tenant: Option<String>,
         /// Its keys. Secrets, values of headers and queries of URLs are `{"set": true}`.
         definition: DefinitionKeys,
     }
@@ -52,12 +55,14 @@ const FORCE: Param =
 const KIND: Param = some_text("kind", "stream, target or rule. Default: all of them.");
 
 const SHOW: Route = Route {
+    takes_tenants: true,
     role: Role::Operator,
     about: "Shows a definition as it was written, without its secrets.",
     answer: Some(Definition::schema),
     ..GET
 };
 const PUT: Route = Route {
+    takes_tenants: true,
     method: Method::Put,
     role: Role::Admin,
     about: "Defines it, or replaces its definition. The definitions of the file and of the API are \
@@ -67,6 +72,7 @@ const PUT: Route = Route {
     ..GET
 };
 const DELETE: Route = Route {
+    takes_tenants: true,
     method: Method::Delete,
     role: Role::Admin,
     about: "Deletes a definition of the API. One that a rule uses stays.",
@@ -77,6 +83,7 @@ const DELETE: Route = Route {
 pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/definitions",
+        takes_tenants: true,
         role: Role::Operator,
         about: "Lists the definitions by kind and name.",
         params: &[KIND, LIMIT, CURSOR],
@@ -88,7 +95,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/stream/definition",
         segment_path: Some("/streams/{name}/definition"),
         params: &[STREAM],
-        run: |api, call| Box::pin(async move { show(&api, Kind::Stream, call.needed("name")) }),
+        run: |api, call| Box::pin(async move { show(&api, &call, Kind::Stream) }),
         ..SHOW
     },
     Route {
@@ -111,7 +118,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/target/definition",
         segment_path: Some("/targets/{name}/definition"),
         params: &[TARGET],
-        run: |api, call| Box::pin(async move { show(&api, Kind::Target, call.needed("name")) }),
+        run: |api, call| Box::pin(async move { show(&api, &call, Kind::Target) }),
         ..SHOW
     },
     Route {
@@ -132,7 +139,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/rule/definition",
         segment_path: Some("/rules/{name}/definition"),
         params: &[RULE],
-        run: |api, call| Box::pin(async move { show(&api, Kind::Rule, call.needed("name")) }),
+        run: |api, call| Box::pin(async move { show(&api, &call, Kind::Rule) }),
         ..SHOW
     },
     Route {
@@ -161,7 +168,9 @@ fn list(api: &Api, call: &Call) -> Outcome {
         return json(&Rows::<Definition> { items: Vec::new(), cursor: None });
     };
     let defined = handle.board.defined();
+    let visible = Visible::to(api, call);
     let mut all: Vec<(String, Definition)> = rows(&defined)
+        .filter(|(entry, _)| visible.has(entry))
         .filter(|(entry, _)| word.is_none_or(|word| entry.kind.word() == word))
         .map(|(entry, source)| (key_of(entry), row(entry, source)))
         .collect();
@@ -189,14 +198,17 @@ fn row(entry: &Entry, source: &str) -> Definition {
         kind: entry.kind.word().to_owned(),
         name: entry.name.clone(),
         source: source.to_owned(),
+        tenant: entry.tenant.as_ref().map(|tenant| tenant.namespace.clone()),
         definition: DefinitionKeys(entry.keys().clone()),
     }
 }
 
-fn show(api: &Api, kind: Kind, name: &str) -> Outcome {
+fn show(api: &Api, call: &Call, kind: Kind) -> Outcome {
+    let (name, visible) = (call.needed("name"), Visible::to(api, call));
     let handle = open(api)?.ok_or_else(|| unknown(api, kind, name))?;
     let defined = handle.board.defined();
-    let found = rows(&defined).find(|(entry, _)| (entry.kind, &*entry.name) == (kind, name));
+    let mut rows = rows(&defined).filter(|(entry, _)| visible.has(entry));
+    let found = rows.find(|(entry, _)| (entry.kind, &*entry.name) == (kind, name));
     let (entry, source) = found.ok_or_else(|| unknown(api, kind, name))?;
     json(&row(entry, source))
 }
@@ -205,24 +217,31 @@ async fn put(api: &Api, call: &Call, kind: Kind) -> Outcome {
     let name = call.needed("name");
     let DefinitionKeys(keys) = call.body()?;
     let entry = Entry::new(kind, name, keys).map_err(|detail| Problem::bad("body", detail))?;
-    change(api, (kind, name), Change::Put(entry)).await?;
-    show(api, kind, name)
+    change(api, call, (kind, name), Change::Put(entry)).await?;
+    show(api, call, kind)
 }
 
 async fn delete(api: &Api, call: &Call, kind: Kind) -> Outcome {
     let name = call.needed("name");
     let is_forced = call.flag(FORCE.name) == Some(true);
-    change(api, (kind, name), Change::Delete { kind, name: name.to_owned(), is_forced }).await?;
+    let deletion = Change::Delete { kind, name: name.to_owned(), is_forced };
+    change(api, call, (kind, name), deletion).await?;
     Ok(None)
 }
 
-async fn change(api: &Api, (kind, name): (Kind, &str), change: Change) -> Result<(), Problem> {
+async fn change(
+    api: &Api,
+    call: &Call,
+    (kind, name): (Kind, &str),
+    change: Change,
+) -> Result<(), Problem> {
     let handle = open(api)?.ok_or_else(|| {
         let detail = "streams and rules are not configured";
         let fix = "set routing.file in the configuration, and restart";
         Problem::new(StatusCode::CONFLICT, detail).fix(fix)
     })?;
-    let done = ask(handle, move |owner| owner.change(change)).await?;
+    let namespace = call.tenant().map(str::to_owned);
+    let done = ask(handle, move |owner| owner.change(change, namespace.as_deref())).await?;
     done.map_err(|error| refused(api, (kind, name), error))
 }
 
@@ -235,6 +254,19 @@ fn refused(api: &Api, (kind, name): (Kind, &str), error: ChangeError) -> Problem
             let path = path.display();
             conflict(format!("the {word} '{name}' is defined in the file {path}"))
                 .fix("change the file, and reload; or use another name")
+        }
+        ChangeError::OfNamespace(namespace) => conflict(format!(
+            "the {word} '{name}' is of namespace '{namespace}', whose API users define it"
+        ))
+        .fix("use another name, or delete this one"),
+        ChangeError::Taken => {
+            conflict(format!("the operator of the broker uses the name '{name}'"))
+                .fix("use another name")
+        }
+        ChangeError::Body(detail) => Problem::bad("body", detail)
+            .fix("docs/use/rules.md has the keys, and what users of a namespace may define"),
+        ChangeError::Quota(detail) => {
+            conflict(detail).fix("delete what is not needed, or ask the operator of the broker")
         }
         ChangeError::Used(detail) => {
             let fix = match kind {

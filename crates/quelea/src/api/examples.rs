@@ -64,7 +64,7 @@ const ENUMS: &[(&str, &str, &[&str])] = &[
     ("Ban", "kind", &["client", "user", "address"]),
     ("NewBan", "kind", &["client", "user", "address"]),
     ("Broker", "state", &["starting", "ready", "not_ready", "standby", "stopping", "failed"]),
-    ("Caller", "role", &["viewer", "operator", "admin"]),
+    ("Caller", "role", &["viewer", "operator", "admin", "tenant"]),
     ("Log", "state", &["opening", "ready", "closed", "full", "poisoned"]),
     ("LogLine", "level", LEVELS),
     ("LogLevelState", "level", LEVELS),

@@ -37,6 +37,7 @@ mod routing;
 mod schema;
 mod scopes;
 mod settings;
+mod tenants;
 pub(crate) mod token;
 mod topics;
 mod trace;
@@ -60,6 +61,7 @@ use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::on;
 
 use audit::{Audit, AuditLog};
+use authentication::Identity;
 pub(crate) use authentication::{ApiAuthenticator, check_files};
 use call::Call;
 pub(crate) use logins::Owner;
@@ -96,6 +98,9 @@ const BODY_BYTES_MAX: usize = 8 << 20;
 pub(crate) struct Api {
     pub(crate) authenticator: Arc<ApiAuthenticator>,
     calls: Arc<Semaphore>,
+    /// Of users of namespaces.
+    tenant_calls: Arc<Semaphore>,
+    changes: tenants::Changes,
     audit: Arc<AuditLog>,
     /// Held by a call that changes a file of users or clients.
     files: tokio::sync::Mutex<()>,
@@ -134,11 +139,12 @@ impl Api {
     ///
     /// When the files of the configuration cannot be used.
     pub(crate) fn new(config: &ApiConfig, shards: Shards, facts: Facts) -> anyhow::Result<Self> {
-        let (authenticator, calls) =
-            (Arc::new(ApiAuthenticator::new(config)?), Arc::new(Semaphore::new(CALLS_MAX)));
+        let authenticator = ApiAuthenticator::new(config, &facts.config.namespaces)?;
         Ok(Self {
-            authenticator,
-            calls,
+            authenticator: Arc::new(authenticator),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            tenant_calls: Arc::new(Semaphore::new(tenants::CALLS_MAX)),
+            changes: tenants::Changes::default(),
             audit: Arc::default(),
             files: tokio::sync::Mutex::default(),
             backup: Arc::new(Semaphore::new(1)),
@@ -204,17 +210,12 @@ async fn handle(
         }
     };
     let (uri, name) = (request.uri(), identity.name.clone());
-    let asked = match identity.role >= route.role {
-        _ if matches!(identity.proof, Proof::Link(_)) && !route.takes_link => Err(link_refused()),
-        true => {
-            let caller = Caller { name: identity.name, role: identity.role.as_str().into() };
-            let path = (pattern, uri.path());
-            let parsed = Call::parse(route, path, uri.query().unwrap_or_default(), caller);
-            let parsed = parsed.map(|call| call.shown(identity.proof));
-            parsed.and_then(|call| cluster::check_serves(&api, route).map(|()| call))
-        }
-        false => Err(forbidden(route, identity.role)),
-    };
+    let asked = caller_of(&api, route, &identity).and_then(|caller| {
+        let path = (pattern, uri.path());
+        let call = Call::parse(route, path, uri.query().unwrap_or_default(), caller)?;
+        cluster::check_serves(&api, route)?;
+        Ok(call.shown(identity.proof))
+    });
     let namespace = asked.as_ref().map(|call| call.namespace(route)).unwrap_or_default();
     let target = uri.to_string();
     let log = (api.audit.clone(), api.facts.clock);
@@ -240,6 +241,23 @@ async fn handle(
     }
 }
 
+/// The caller, who may make this call.
+fn caller_of(api: &Api, route: &Route, identity: &Identity) -> Result<Caller, Problem> {
+    if matches!(identity.proof, Proof::Link(_)) && !route.takes_link {
+        return Err(link_refused());
+    }
+    let namespace = tenants::namespace_of(api, route, identity)?;
+    let role = match namespace {
+        Some(_) => TENANT,
+        None if identity.role < route.role => return Err(forbidden(route, identity.role)),
+        None => identity.role.as_str(),
+    };
+    Ok(Caller { name: identity.name.clone(), role: role.into(), namespace })
+}
+
+/// The role of users of namespaces, in answers.
+const TENANT: &str = "tenant";
+
 fn refused(audit: &Audit, problem: Problem) -> Outcome {
     let outcome = Err(problem);
     audit.note(&outcome);
@@ -264,9 +282,13 @@ async fn run(
         audit.subject = call.subject();
         audit.namespace = call.namespace(route);
     }
+    let of_tenants = match call.tenant() {
+        Some(_) => api.tenant_calls.clone().acquire_owned().await.ok(),
+        None => None,
+    };
     let place = api.calls.clone().acquire_owned().await;
     let work = async move {
-        let _place = place;
+        let _places = (of_tenants, place);
         let outcome = (route.run)(api, call).await;
         audit.note(&outcome);
         outcome

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::examples;
 use super::params::{Param, ParamKind};
 use super::problem::ProblemDetails;
-use super::route::{Method, Role, Route};
+use super::route::{Method, Route};
 use super::routes::routes;
 use super::schema::{Described, Known};
 use super::scopes;
@@ -70,7 +70,7 @@ fn operation(route: &Route, known: &mut Known) -> Value {
         "operationId": operation_id(route),
         "tags": [examples::tag_of(route.path)],
         "summary": route.about,
-        "description": format!("Needs the role {}.", route.role.as_str()),
+        "description": needs(route),
         "x-role": route.role.as_str(),
         "responses": responses,
     });
@@ -84,6 +84,14 @@ fn operation(route: &Route, known: &mut Known) -> Value {
     operation
 }
 
+fn needs(route: &Route) -> String {
+    let role = route.role.as_str();
+    match route.takes_tenants {
+        true => format!("Needs the role {role}, or an API user of a namespace."),
+        false => format!("Needs the role {role}."),
+    }
+}
+
 /// `PUT /settings/{key}` is `put_settings_key`.
 fn operation_id(route: &Route) -> String {
     let words = route.path.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
@@ -95,13 +103,11 @@ fn problems(route: &Route) -> Vec<(u16, &'static str)> {
     let mut problems = vec![
         (400, "A parameter or the body is invalid; `place` names it."),
         (401, "No token or password, or a wrong one."),
-        (429, "Too many wrong passwords."),
+        (403, "The role or the namespace of the caller does not allow it."),
+        (429, "Too many wrong passwords, or too many changes by users of a namespace."),
         (503, serves_not(route)),
         (504, "A part of the broker has not answered in time."),
     ];
-    if route.role > Role::Viewer {
-        problems.push((403, "The role of the caller does not allow it."));
-    }
     let takes_namespace = route.params.iter().any(|param| param.name == scopes::PARAM);
     if takes_namespace || route.params.iter().any(|param| param.is_required) {
         problems.push((404, "Not found."));

@@ -40,6 +40,8 @@ pub(crate) struct Route {
     pub(crate) without_shards: bool,
     /// A log-in link is enough.
     pub(crate) takes_link: bool,
+    /// Users of a namespace may call it, whatever its role: it is about what they have defined.
+    pub(crate) takes_tenants: bool,
 }
 
 pub(crate) type Run = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -125,4 +127,5 @@ pub(crate) const GET: Route = Route {
     stream: None,
     without_shards: false,
     takes_link: false,
+    takes_tenants: false,
 };

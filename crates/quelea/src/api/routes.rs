@@ -41,6 +41,7 @@ const OWN: &[Route] = &[
         answer: Some(|_| serde_json::json!({ "type": "object" })),
         run: |_, _| Box::pin(async { Ok(Some(super::openapi::document())) }),
         without_shards: true,
+        takes_tenants: true,
         ..GET
     },
     Route {
@@ -49,6 +50,7 @@ const OWN: &[Route] = &[
         answer: Some(Caller::schema),
         run: |_, call| Box::pin(async move { super::json(&call.caller) }),
         without_shards: true,
+        takes_tenants: true,
         ..GET
     },
     Route {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::moment;
-use routing::definitions::{StreamDurability, WhenFull};
+use routing::definitions::{Kind, StreamDurability, WhenFull};
 use routing::{Destination, Outcome as RecordOutcome};
 use streams::{Position, Seek};
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use super::params::{CURSOR, LIMIT, Param, WITHIN_ANY, text};
 use super::problem::Problem;
 use super::route::{GET, Method, Outcome, Role, Route};
 use super::schema::{Described, Rows, record};
+use super::tenants::Visible;
 use super::{Api, json, scopes};
 use crate::run::{
     NoAnswer, OperateError, Owner, RoutingFigures, RuleFigures, RuleOrder, StreamFigures,
@@ -176,6 +177,7 @@ record! {
 pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/streams",
+        takes_tenants: true,
         about: "Lists the streams by name, as of the last second.",
         params: &[WITHIN_ANY, LIMIT, CURSOR],
         answer: Some(Rows::<Stream>::schema),
@@ -184,6 +186,7 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/stream",
+        takes_tenants: true,
         segment_path: Some("/streams/{name}"),
         about: "Shows a stream.",
         params: &[STREAM],
@@ -193,6 +196,7 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/rules",
+        takes_tenants: true,
         about: "Lists the rules by name, as of the last second.",
         params: &[WITHIN_ANY, LIMIT, CURSOR],
         answer: Some(Rows::<Rule>::schema),
@@ -201,16 +205,18 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/rule",
+        takes_tenants: true,
         segment_path: Some("/rules/{name}"),
         about: "Shows a rule.",
         params: &[RULE],
         answer: Some(Rule::schema),
-        run: |api, call| Box::pin(async move { show_rule(&api, call.needed("name")) }),
+        run: |api, call| Box::pin(async move { show_rule(&api, &call) }),
         ..GET
     },
     Route {
         method: Method::Post,
         path: "/rule/pause",
+        takes_tenants: true,
         segment_path: Some("/rules/{name}/pause"),
         role: Role::Operator,
         about: "Pauses a rule: it sends nothing more, also after a restart, until it is resumed. \
@@ -223,6 +229,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/rule/resume",
+        takes_tenants: true,
         segment_path: Some("/rules/{name}/resume"),
         role: Role::Operator,
         about: "Resumes a rule that was paused.",
@@ -234,6 +241,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         method: Method::Post,
         path: "/rule/seek",
+        takes_tenants: true,
         segment_path: Some("/rules/{name}/seek"),
         role: Role::Operator,
         about: "Moves a rule to another position of its stream, and begins another run. Messages \
@@ -253,12 +261,12 @@ const RULE: Param = Param { is_required: true, ..text("name", "The name of a rul
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
 fn list_streams(api: &Api, call: &Call) -> Outcome {
-    let all = figures(api)?.streams.iter().map(stream).collect();
+    let all = figures(api, call)?.streams.iter().map(stream).collect();
     page(api, call, all, |own: &Stream| (&own.name, &own.namespace))
 }
 
 fn list_rules(api: &Api, call: &Call) -> Outcome {
-    let all = figures(api)?.rules.iter().map(|own| rule(api, own)).collect();
+    let all = figures(api, call)?.rules.iter().map(|own| rule(api, own)).collect();
     page(api, call, all, |own: &Rule| (&own.name, &own.namespace))
 }
 
@@ -269,7 +277,7 @@ fn page<T: serde::Serialize>(
     all: Vec<T>,
     of: impl Fn(&T) -> (&String, &String),
 ) -> Outcome {
-    scopes::of_list(api, call)?;
+    check_namespace(api, call)?;
     let (namespace, after) = (call.text(scopes::PARAM), call.text(CURSOR.name));
     let wanted = |own: &T| {
         let (name, own) = of(own);
@@ -284,13 +292,14 @@ fn page<T: serde::Serialize>(
 
 fn show_stream(api: &Api, call: &Call) -> Outcome {
     let name = call.needed("name");
-    let all = figures(api)?;
+    let all = figures(api, call)?;
     let found = all.streams.iter().find(|own| own.spec.name == name);
     json(&stream(found.ok_or_else(|| missing(api, "stream", name))?))
 }
 
-fn show_rule(api: &Api, name: &str) -> Outcome {
-    let all = figures(api)?;
+fn show_rule(api: &Api, call: &Call) -> Outcome {
+    let name = call.needed("name");
+    let all = figures(api, call)?;
     let found = all.rules.iter().find(|own| own.name() == name);
     json(&rule(api, found.ok_or_else(|| missing(api, "rule", name))?))
 }
@@ -350,16 +359,16 @@ async fn operate(api: &Api, call: &Call, order: RuleOrder) -> Outcome {
     let name = call.needed("name").to_owned();
     let handle = open(api)?.ok_or_else(|| missing(api, "rule", &name))?;
     let (answer, answered) = oneshot::channel();
-    let rule = name.clone();
+    let (rule, namespace) = (name.clone(), call.tenant().map(str::to_owned));
     // Who asked may have given up.
     let answer = Box::new(move |done| drop(answer.send(done)));
-    handle.inbox.call(move |owner| owner.operate(&rule, &order, answer));
+    handle.inbox.call(move |owner| owner.operate(&rule, &order, namespace.as_deref(), answer));
     match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
         Ok(Ok(done)) => done.map_err(|error| refused(api, &name, error))?,
         Ok(Err(_)) => return Err(NoAnswer::Absent.into()),
         Err(_) => return Err(NoAnswer::Late.into()),
     }
-    show_rule(api, &name)
+    show_rule(api, call)
 }
 
 fn refused(api: &Api, name: &str, error: OperateError) -> Problem {
@@ -395,8 +404,24 @@ pub(super) fn open(api: &Api) -> Result<Option<&StreamsHandle>, Problem> {
     }
 }
 
-fn figures(api: &Api) -> Result<RoutingFigures, Problem> {
-    Ok(open(api)?.map(|handle| handle.board.figures()).unwrap_or_default())
+/// What the caller may see.
+fn figures(api: &Api, call: &Call) -> Result<RoutingFigures, Problem> {
+    let Some(handle) = open(api)? else { return Ok(RoutingFigures::default()) };
+    let mut all = handle.board.figures();
+    let defined = handle.board.defined();
+    if let Some(names) = Visible::to(api, call).names(&defined) {
+        all.streams.retain(|own| names.contains(&(Kind::Stream, &*own.spec.name)));
+        all.rules.retain(|own| names.contains(&(Kind::Rule, own.name())));
+    }
+    Ok(all)
+}
+
+/// To a caller who belongs to a namespace there is no other.
+fn check_namespace(api: &Api, call: &Call) -> Result<(), Problem> {
+    match (call.tenant(), call.text(scopes::PARAM)) {
+        (Some(own), Some(name)) if name != own => Err(Problem::missing("namespace", name)),
+        _ => scopes::of_list(api, call).map(drop),
+    }
 }
 
 pub(super) fn missing(api: &Api, what: &str, name: &str) -> Problem {

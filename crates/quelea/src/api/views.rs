@@ -558,8 +558,10 @@ record! {
     Caller {
         /// The username, or `token`.
         name: String,
-        /// `viewer`, `operator` or `admin`.
+        /// `viewer`, `operator`, `admin` or `tenant`.
         role: String,
+        /// The namespace whose streams, targets and rules a `tenant` defines; null: other roles.
+        namespace: Option<String>,
     }
 }
 

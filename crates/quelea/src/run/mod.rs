@@ -53,7 +53,7 @@ use net::TlsContext;
 use signal_hook::iterator::Signals;
 
 pub(crate) use self::routing::{
-    Change, ChangeError, Defined, OperateError, Owner, RuleOrder, StreamsHandle,
+    Change, ChangeError, Defined, OperateError, Owner, RuleOrder, StreamsHandle, tenant_of,
 };
 pub use self::routing::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
 use crate::api;
@@ -509,7 +509,11 @@ pub fn check_files(config: &Config) -> anyhow::Result<Vec<String>> {
     if config.durability.has_journal() || config.api.is_some() {
         check_directory(data_dir)?;
     }
-    config.api.as_ref().map(|own| api::check_files(own, data_dir)).transpose()?;
+    config
+        .api
+        .as_ref()
+        .map(|own| api::check_files(own, &config.namespaces, data_dir))
+        .transpose()?;
     rules::load(config)?;
     if let Some(path) = &config.auth.password_file {
         PasswordFile::load(path)?;

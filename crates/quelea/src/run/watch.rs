@@ -347,6 +347,10 @@ impl Watch<'_> {
     /// Namespaces and their rules hold together or not at all, and the rules first: nobody comes to
     /// a namespace whose rules a shard does not know.
     fn take(&self, namespaces: Vec<Namespace>, in_force: &mut InForce) -> anyhow::Result<()> {
+        // Without a change a user may be gone meanwhile, who has no access without a password.
+        if let Some(own) = self.api_authenticator.filter(|_| namespaces != in_force.namespaces) {
+            own.check_tenants(&namespaces)?;
+        }
         let read = rules::load(&Config { namespaces: namespaces.clone(), ..self.config.clone() })?;
         let rules = read.after(in_force.rules.clone());
         self.namespaces.configure(&namespaces, |all| {
@@ -358,11 +362,14 @@ impl Watch<'_> {
         if rules.are_some() {
             tracing::info!("access rules reloaded");
         }
+        if let Some(own) = self.api_authenticator {
+            own.set_tenants(&namespaces);
+        }
         self.rule_files.set(rules.files());
         *in_force = InForce { namespaces, rules };
         self.keeper.look();
         match self.streams.get() {
-            Some(running) => routing::follow_namespaces(running),
+            Some(running) => routing::follow_namespaces(running, &in_force.namespaces),
             None => Ok(()),
         }
     }

@@ -16,6 +16,7 @@ use super::sources::write_own;
 use super::start::{
     Ground, InForce, consumer_of, definition_of, open_files, remove_others, settings_of_all,
 };
+use super::tenants::without_stale;
 use super::{DefinitionsError, LoadedDefinitions, OperatorFile};
 
 /// Why definitions are not in force. Those before are.
@@ -38,6 +39,7 @@ impl Owner {
     /// What cannot be used. Then the definitions before stay in force.
     pub(super) fn reload(&mut self, file: OperatorFile) -> Result<(), ApplyError> {
         let own = file.without_deleted(self.in_force.own.clone());
+        let own = without_stale(own, &self.ground.namespaces);
         self.apply(Arc::new(file), own)
     }
 

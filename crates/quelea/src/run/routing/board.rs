@@ -1,5 +1,6 @@
 //! What operators and metrics read of streams and consumers.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -105,7 +106,10 @@ impl Board {
             })
         });
         let (mut streams, mut rules): (Vec<_>, Vec<_>) = (streams.collect(), rules.collect());
-        streams.sort_by(|one, other| one.spec.name.cmp(&other.spec.name));
+        // One that was removed, and is defined again, may have rules that have not ended yet. The
+        // name is that of the new one.
+        streams.sort_by_cached_key(|it| (it.spec.name.clone(), Reverse(it.view.stream)));
+        streams.dedup_by(|later, first| later.spec.name == first.spec.name);
         // A rule that was removed, and is defined again, may not have ended yet.
         let key = |it: &RuleFigures| (it.name().to_owned(), it.view.state == State::Ending);
         rules.sort_by_cached_key(key);

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use broker::streams::StreamNumber;
-use routing::definitions::{Entry, Kind};
+use routing::definitions::{Entry, Kind, Tenant};
 
 use super::DefinitionsError;
 use super::apply::ApplyError;
 use super::owner::Owner;
+use super::tenants;
 
 /// What is to become of a definition.
 #[derive(Clone, Debug)]
@@ -19,6 +20,15 @@ pub(crate) enum Change {
     Delete { kind: Kind, name: String, is_forced: bool },
 }
 
+impl Change {
+    fn about(&self) -> (Kind, &str) {
+        match self {
+            Self::Put(entry) => (entry.kind, &entry.name),
+            Self::Delete { kind, name, .. } => (*kind, name),
+        }
+    }
+}
+
 /// Why nothing has changed.
 #[derive(Debug)]
 pub(crate) enum ChangeError {
@@ -26,6 +36,14 @@ pub(crate) enum ChangeError {
     Unknown,
     /// The operator's file defines it.
     OfFile(PathBuf),
+    /// Users of this namespace have defined it, or only they may define such a name.
+    OfNamespace(String),
+    /// The caller may not know who has defined it.
+    Taken,
+    /// It is not what its caller may define.
+    Body(String),
+    /// A quota of the caller's namespace is used up.
+    Quota(String),
     /// Rules use it.
     Used(String),
     /// The stream has so many messages.
@@ -40,6 +58,12 @@ pub(crate) enum ChangeError {
     Stopping,
 }
 
+impl From<DefinitionsError> for ChangeError {
+    fn from(error: DefinitionsError) -> Self {
+        Self::Definitions(error)
+    }
+}
+
 impl From<ApplyError> for ChangeError {
     fn from(error: ApplyError) -> Self {
         match error {
@@ -51,12 +75,34 @@ impl From<ApplyError> for ChangeError {
 }
 
 impl Owner {
-    /// The definitions with this change are checked as a whole, stored, and in force.
-    pub(crate) fn change(&mut self, change: Change) -> Result<(), ChangeError> {
+    /// The definitions with this change are checked as a whole, stored, and in force. `namespace`:
+    /// that of the caller, if it is not an operator.
+    pub(crate) fn change(
+        &mut self,
+        change: Change,
+        namespace: Option<&str>,
+    ) -> Result<(), ChangeError> {
         if self.ends_at.is_some() {
             return Err(ChangeError::Stopping);
         }
+        let Some(namespace) = namespace else { return self.make(change, None) };
+        let (kind, name) = change.about();
+        let name = name.to_owned();
+        let made = self.tenant(namespace).and_then(|tenant| self.make(change, Some(&tenant)));
+        made.map_err(|error| tenants::shown(error, kind, &name))
+    }
+
+    fn make(&mut self, change: Change, tenant: Option<&Tenant>) -> Result<(), ChangeError> {
+        self.forget_stale()?;
+        let change = self.admitted(change, tenant)?;
+        let put = match &change {
+            Change::Put(entry) => Some((entry.kind, entry.name.clone())),
+            Change::Delete { .. } => None,
+        };
         let own = self.changed(change)?;
+        if let (Some(tenant), Some((kind, name))) = (tenant, &put) {
+            self.check_quotas(tenant, (*kind, name), &own)?;
+        }
         self.apply(Arc::clone(&self.in_force.file), own)?;
         self.look(self.clock.now_ms());
         Ok(())
@@ -65,14 +111,11 @@ impl Owner {
     /// What the API has defined then.
     fn changed(&self, change: Change) -> Result<Vec<Entry>, ChangeError> {
         let mut own = self.in_force.own.clone();
-        let (kind, name) = match &change {
-            Change::Put(entry) => (entry.kind, &entry.name),
-            Change::Delete { kind, name, .. } => (*kind, name),
-        };
+        let (kind, name) = change.about();
         if self.in_force.file.entry(kind, name).is_some() {
             return Err(ChangeError::OfFile(self.in_force.file.path.clone()));
         }
-        let place = own.iter().position(|entry| (entry.kind, &entry.name) == (kind, name));
+        let place = own.iter().position(|entry| (entry.kind, &*entry.name) == (kind, name));
         match (change, place) {
             (Change::Put(entry), Some(place)) => own[place] = entry,
             (Change::Put(entry), None) => own.push(entry),

@@ -13,6 +13,7 @@ mod sending;
 mod sources;
 mod start;
 mod targets;
+mod tenants;
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -35,6 +36,7 @@ pub(crate) use start::{Ground, StreamsHandle};
 pub(super) use start::{Prepared, Streams, note_unused, prepare};
 pub(crate) use targets::TargetSettings;
 use targets::Wrong;
+pub(crate) use tenants::tenant_of;
 
 /// Streams, targets and rules of all sources.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,13 +131,18 @@ pub(super) fn apply(running: &StreamsHandle, file: OperatorFile) -> anyhow::Resu
     Ok(())
 }
 
-/// Rules of suspended namespaces send nothing from now on, and those of others do again.
+/// Rules of suspended namespaces send nothing from now on, and those of others do again. What users
+/// of namespaces may define is as it is configured.
 ///
 /// # Errors
 ///
-/// The thread of streams does not answer.
-pub(super) fn follow_namespaces(running: &StreamsHandle) -> anyhow::Result<()> {
-    Ok(running.ask(APPLY_TIME_MAX, Owner::follow_namespaces)?)
+/// The thread of streams does not answer, or the data directory cannot be written.
+pub(super) fn follow_namespaces(
+    running: &StreamsHandle,
+    namespaces: &[Namespace],
+) -> anyhow::Result<()> {
+    let namespaces = namespaces.to_vec();
+    Ok(running.ask(APPLY_TIME_MAX, move |owner| owner.permit(&namespaces))??)
 }
 
 /// Rules of a namespace that have messages to send, each with their number.

@@ -1,12 +1,17 @@
 //! What operators do with a rule: pause, resume and seek.
 
 use std::io;
+use std::sync::Arc;
 
 use broker::streams::ConsumerNumber;
+use config::Namespace;
+use routing::definitions::Kind;
 use streams::Seek;
 
+use super::apply::ApplyError;
 use super::owner::Owner;
 use super::start::{InForce, suspend_rules};
+use super::tenants::without_stale;
 
 /// What is to be done with a rule.
 #[derive(Clone, Debug)]
@@ -37,8 +42,18 @@ pub(crate) type Answer = Box<dyn FnOnce(Result<(), OperateError>) + Send>;
 const SEEKS_MAX: usize = 64;
 
 impl Owner {
-    /// Answers when it is done: a seek when the rule reads from there.
-    pub(crate) fn operate(&mut self, rule: &str, order: &RuleOrder, answer: Answer) {
+    /// Answers when it is done: a seek when the rule reads from there. `namespace`: that of the
+    /// caller, if it is not an operator.
+    pub(crate) fn operate(
+        &mut self,
+        rule: &str,
+        order: &RuleOrder,
+        namespace: Option<&str>,
+        answer: Answer,
+    ) {
+        if namespace.is_some_and(|namespace| !self.is_of(Kind::Rule, rule, namespace)) {
+            return answer(Err(OperateError::UnknownRule));
+        }
         match self.carry_out_order(rule, order) {
             Ok(number) if matches!(order, RuleOrder::Seek(_)) && self.seeks.len() < SEEKS_MAX => {
                 self.seeks.push((number, answer));
@@ -69,6 +84,18 @@ impl Owner {
         let InForce { loaded, numbers, .. } = &self.in_force;
         suspend_rules(&mut self.hub, loaded, numbers, &self.ground, now_ms);
         self.look(now_ms);
+    }
+
+    /// What users of namespaces may define is so from now on. Targets that are not permitted any
+    /// more get no connection.
+    pub(super) fn permit(&mut self, namespaces: &[Namespace]) -> Result<(), ApplyError> {
+        let file = (*self.in_force.file).clone().permitting(namespaces);
+        let own = without_stale(self.in_force.own.clone(), &self.ground.namespaces);
+        if file.permits != self.in_force.file.permits || own != self.in_force.own {
+            self.apply(Arc::new(file), own)?;
+        }
+        self.follow_namespaces();
+        Ok(())
     }
 
     /// Rules of a namespace that have messages to send, each with their number.

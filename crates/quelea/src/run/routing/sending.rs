@@ -1,7 +1,10 @@
 //! Targets: batches of the owner of streams go to them, their answers come back.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use base::Clock;
@@ -9,7 +12,7 @@ use broker::streams::ConsumerNumber;
 use bytes::Bytes;
 use routing::dispatch::{self, BatchId, RecordAnswer};
 use streams::Outgoing;
-use targets::{Answers, Batch, Full, Outcome, Record, System, Target, Threads};
+use targets::{Answers, Batch, Full, Outcome, Record, Resolve, System, Target, Threads};
 
 use super::TargetSettings;
 use super::inbox::{Inbox, Input};
@@ -25,9 +28,33 @@ pub(super) struct OpenTarget {
     waiting: VecDeque<Batch>,
 }
 
+/// Names of a namespace that are being resolved at a time: resolving waits for servers of its
+/// users, on threads of all targets. Policy: a further one fails, and its batch is tried again.
+const RESOLVING_MAX: usize = 2;
+
+/// Resolves names for the targets of one namespace.
+#[derive(Default)]
+struct Resolver {
+    resolving: AtomicUsize,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let before = self.resolving.fetch_add(1, Ordering::Relaxed);
+        let found = match before < RESOLVING_MAX {
+            true => System.resolve(host, port),
+            false => Err(io::Error::other("other names of the namespace are being resolved")),
+        };
+        self.resolving.fetch_sub(1, Ordering::Relaxed);
+        found
+    }
+}
+
 /// All targets in use.
 pub(super) struct Targets {
     threads: Threads,
+    /// Of namespaces whose users have defined targets in use.
+    resolvers: BTreeMap<String, Arc<Resolver>>,
     inbox: Inbox,
     clock: Clock,
     open: Vec<Option<OpenTarget>>,
@@ -38,9 +65,10 @@ impl Targets {
     /// # Errors
     ///
     /// The system gives no thread.
-    pub(super) fn start(inbox: Inbox, clock: Clock) -> std::io::Result<Self> {
+    pub(super) fn start(inbox: Inbox, clock: Clock) -> io::Result<Self> {
+        let (threads, resolvers) = (Threads::start()?, BTreeMap::new());
         let (open, of_consumers) = (Vec::new(), BTreeMap::new());
-        Ok(Self { threads: Threads::start()?, inbox, clock, open, of_consumers })
+        Ok(Self { threads, resolvers, inbox, clock, open, of_consumers })
     }
 
     /// Opens a target that is not open yet, ahead of [`Targets::assign`].
@@ -87,6 +115,8 @@ impl Targets {
                 open.take_if(owes);
             }
         }
+        let open = || self.open.iter().flatten().filter_map(|open| open.settings.namespace());
+        self.resolvers.retain(|namespace, _| open().any(|own| own == namespace));
     }
 
     fn start_target(&mut self, settings: &TargetSettings) -> anyhow::Result<usize> {
@@ -100,7 +130,10 @@ impl Targets {
         let inbox = self.inbox.clone();
         let answers: Answers =
             Arc::new(move |answer| inbox.put(Input::Answer { target: place, answer }));
-        let resolver = Arc::new(System);
+        let resolver: Arc<dyn Resolve> = match settings.namespace() {
+            None => Arc::new(System),
+            Some(namespace) => self.resolvers.entry(namespace.to_owned()).or_default().clone(),
+        };
         let target: Box<dyn Target> = match settings.clone() {
             TargetSettings::Kafka(own) => {
                 Box::new(targets::kafka::Kafka::start(&self.threads, own, resolver, answers)?)

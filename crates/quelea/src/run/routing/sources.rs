@@ -4,7 +4,7 @@
 //! operator's file stands by itself. The API's definitions may refer to those of the file, and have
 //! other names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -15,7 +15,7 @@ use routing::definitions::{
     self, DEFAULT_NAMESPACE, Entry, Kind, PROBLEMS_MAX, Problem, StreamSpec, TargetSpec,
 };
 
-use super::targets::{self, Wrong};
+use super::targets::{self, Permits, Wrong};
 use super::{DefinitionsError, LoadedDefinitions, TargetSettings, located};
 
 /// The operator's file, which is sound by itself.
@@ -28,8 +28,8 @@ pub(crate) struct OperatorFile {
     targets: BTreeMap<String, TargetSettings>,
     /// Those in force.
     pub(super) namespaces: Vec<Namespace>,
-    /// Networks of all targets.
-    permitted: Vec<Network>,
+    /// What targets may connect to, and what users of namespaces may define.
+    pub(super) permits: Permits,
 }
 
 impl OperatorFile {
@@ -46,14 +46,15 @@ impl OperatorFile {
         let refused = |problems| DefinitionsError::Problems { path: path.to_owned(), problems };
         let definitions = definitions::parse(text).map_err(refused)?;
         let base = path.parent().unwrap_or(Path::new(""));
-        let targets = settings_of(&definitions.targets, base, permitted);
+        let permits = Permits { networks: permitted.to_vec(), ..Permits::default() };
+        let targets = settings_of(&definitions.targets, base, &permits);
         let targets = targets.map_err(|wrong| refused(located(text, wrong)))?;
         // What it has was read before.
         let entries = definitions::entries(text).map_err(|detail| {
             refused(vec![Problem { line: 1, column: 1, key: String::new(), detail }])
         })?;
-        let (path, permitted) = (path.to_owned(), permitted.to_vec());
-        Ok(Self { path, entries, definitions, targets, namespaces: Vec::new(), permitted })
+        let path = path.to_owned();
+        Ok(Self { path, entries, definitions, targets, namespaces: Vec::new(), permits })
     }
 
     /// With the namespaces in force, which its streams must name.
@@ -66,11 +67,19 @@ impl OperatorFile {
         namespaces: &[Namespace],
         text: &str,
     ) -> Result<Self, DefinitionsError> {
-        let problems = located(text, unknown_namespaces(&self.definitions.streams, namespaces));
+        let wrong = unknown_namespaces(&self.definitions.streams, namespaces, |_| false);
+        let problems = located(text, wrong);
         match problems.is_empty() {
-            true => Ok(Self { namespaces: namespaces.to_vec(), ..self }),
+            true => Ok(Self { namespaces: namespaces.to_vec(), ..self }.permitting(namespaces)),
             false => Err(DefinitionsError::Problems { path: self.path, problems }),
         }
+    }
+
+    /// The same with what users of these namespaces may define.
+    pub(super) fn permitting(mut self, namespaces: &[Namespace]) -> Self {
+        let tenants = namespaces.iter().map(|own| (own.name.clone(), own.api.clone()));
+        self.permits.tenants = tenants.collect();
+        self
     }
 
     /// The file, and what the API has defined, as one. Streams of deleted namespaces are left out,
@@ -88,12 +97,17 @@ impl OperatorFile {
         let more = definitions::parse_more(&text, &self.definitions);
         let more = more
             .map_err(|found| of_api(found.into_iter().map(|it| (it.key, it.detail)).collect()))?;
-        let wrong = unknown_namespaces(&more.streams, &self.namespaces);
+        // A namespace that is not configured any more is suspended, with what its users have
+        // defined.
+        let tenants = own.iter().filter(|it| it.kind == Kind::Stream && it.tenant.is_some());
+        let tenants: BTreeSet<&str> = tenants.map(|entry| &*entry.name).collect();
+        let is_of_tenant = |stream: &StreamSpec| tenants.contains(&*stream.name);
+        let wrong = unknown_namespaces(&more.streams, &self.namespaces, is_of_tenant);
         if !wrong.is_empty() {
             return Err(of_api(wrong));
         }
         // They name no files.
-        let settings = settings_of(&more.targets, Path::new(""), &self.permitted);
+        let settings = settings_of(&more.targets, Path::new(""), &self.permits);
         let settings = settings.map_err(of_api)?;
         let mut definitions = self.definitions.clone();
         definitions.streams.extend(more.streams);
@@ -114,7 +128,8 @@ impl OperatorFile {
         self.entries.iter().find(|own| (own.kind, &*own.name) == (kind, name))
     }
 
-    /// What the API has defined, without streams of deleted namespaces and what reads them.
+    /// What the API has defined, without streams of deleted namespaces and what reads them, and
+    /// without what users of those have defined.
     pub(super) fn without_deleted(&self, mut own: Vec<Entry>) -> Vec<Entry> {
         let is_deleted = |name: &str| {
             let deleted = |own: &&Namespace| own.state == NamespaceState::Deleted;
@@ -128,6 +143,9 @@ impl OperatorFile {
         let gone = own.iter().filter(|entry| is_gone(entry)).chain(of_file);
         let gone: Vec<String> = gone.map(|entry| entry.name.clone()).collect();
         own.retain(|entry| {
+            if entry.tenant.as_ref().is_some_and(|own| is_deleted(&own.namespace)) {
+                return false;
+            }
             let stream = match entry.kind {
                 Kind::Stream => Some(&*entry.name),
                 Kind::Rule => entry.text("stream"),
@@ -160,7 +178,7 @@ pub(super) fn read_own(
         return Ok(Vec::new());
     };
     let text = String::from_utf8(bytes).context("it must be text in UTF-8");
-    let entries = text.and_then(|text| definitions::entries(&text).map_err(anyhow::Error::msg));
+    let entries = text.and_then(|text| definitions::stored(&text).map_err(anyhow::Error::msg));
     entries.with_context(|| format!("{}: restore all files of a backup", path.display()))
 }
 
@@ -177,7 +195,7 @@ pub(super) fn peek_own(directory: &Path) -> anyhow::Result<Vec<Entry>> {
         read => {
             let entries = read.map_err(anyhow::Error::from);
             let entries =
-                entries.and_then(|text| definitions::entries(&text).map_err(anyhow::Error::msg));
+                entries.and_then(|text| definitions::stored(&text).map_err(anyhow::Error::msg));
             entries.with_context(|| path.display().to_string())
         }
     }
@@ -189,7 +207,7 @@ pub(super) fn peek_own(directory: &Path) -> anyhow::Result<Vec<Entry>> {
 ///
 /// When the file cannot be written. Then the old content is there.
 pub(super) fn write_own(stamps: &Stamps, directory: &Path, own: &[Entry]) -> std::io::Result<()> {
-    let text = format!("{HEAD}{}", definitions::text(own));
+    let text = format!("{HEAD}{}", definitions::stored_text(own));
     stamps.write(&directory.join(DEFINITIONS_FILE), text.as_bytes())
 }
 
@@ -202,11 +220,11 @@ const HEAD: &str = "\
 fn settings_of(
     specs: &[TargetSpec],
     base: &Path,
-    permitted: &[Network],
+    permits: &Permits,
 ) -> Result<BTreeMap<String, TargetSettings>, Vec<Wrong>> {
     let (mut by_name, mut problems) = (BTreeMap::new(), Vec::new());
     for (index, spec) in specs.iter().enumerate() {
-        match targets::settings(spec, base, permitted) {
+        match targets::settings(spec, base, permits) {
             Ok(settings) => {
                 by_name.insert(spec.name.clone(), settings);
             }
@@ -219,11 +237,16 @@ fn settings_of(
     if problems.is_empty() { Ok(by_name) } else { Err(problems) }
 }
 
-/// Streams of namespaces that are not configured.
-fn unknown_namespaces(streams: &[StreamSpec], namespaces: &[Namespace]) -> Vec<Wrong> {
+/// Streams of namespaces that are not configured, but those for which that does not matter.
+fn unknown_namespaces(
+    streams: &[StreamSpec],
+    namespaces: &[Namespace],
+    may_be: impl Fn(&StreamSpec) -> bool,
+) -> Vec<Wrong> {
     let is_known =
         |name: &str| name == DEFAULT_NAMESPACE || namespaces.iter().any(|own| *own.name == *name);
-    let unknown = streams.iter().enumerate().filter(|(_, it)| !is_known(&it.namespace));
+    let is_unknown = |it: &StreamSpec| !is_known(&it.namespace) && !may_be(it);
+    let unknown = streams.iter().enumerate().filter(|(_, it)| is_unknown(it));
     let problem = |(index, stream): (usize, &StreamSpec)| {
         let name = &stream.namespace;
         let detail = format!("no namespace is named '{name}': add it to [[namespaces]]");
@@ -249,6 +272,7 @@ fn described(own: &[Entry], (key, detail): Wrong) -> String {
 
 #[cfg(test)]
 mod tests {
+    use routing::definitions::Tenant;
     use serde_json::{Value, json};
 
     use super::*;
@@ -389,6 +413,54 @@ target = "hook"
         assert!(file.without_deleted(own()) == own());
     }
 
+    fn of_acme() -> Vec<Entry> {
+        let rule = json!({ "stream": "acme.s", "filter": "#", "target": "acme.t" });
+        let target = json!({
+            "type": "http", "url": "https://hooks.example/in", "namespace": "acme",
+        });
+        let mut all = vec![
+            entry(Kind::Stream, "acme.s", json!({ "namespace": "acme" })),
+            entry(Kind::Target, "acme.t", target),
+            entry(Kind::Rule, "acme.r", rule),
+        ];
+        for own in &mut all {
+            own.tenant = Some(Tenant { namespace: "acme".into(), number: 3 });
+        }
+        all
+    }
+
+    #[test]
+    fn what_a_tenant_has_defined_stays_until_its_namespace_is_deleted() {
+        let own = of_acme();
+        for states in [&[][..], &[("acme", NamespaceState::Suspended)]] {
+            let file = file(&[&[("red", NamespaceState::Open)], states].concat());
+            assert!(file.without_deleted(own.clone()) == own);
+            let whole = file.whole(&own).expect("a namespace may be configured later");
+            assert_eq!(whole.definitions.rules.len(), 2);
+        }
+        let deleted = [("red", NamespaceState::Open), ("acme", NamespaceState::Deleted)];
+        assert!(file(&deleted).without_deleted(own).is_empty());
+        let operators = entry(Kind::Stream, "x", json!({ "namespace": "acme" }));
+        let file = file(&[("red", NamespaceState::Open)]);
+        assert!(file.whole(&[operators]).is_err(), "only what a tenant has defined waits");
+    }
+
+    #[test]
+    fn targets_of_a_tenant_have_the_permissions_of_its_namespace() {
+        let networks = |hosts: &[&str]| {
+            let mut acme = Namespace::open("acme");
+            acme.api.target_hosts = hosts.iter().map(|&host| host.to_owned()).collect();
+            let file = file(&[("red", NamespaceState::Open)]).permitting(&[acme]);
+            let whole = file.whole(&of_acme()).expect("it is valid");
+            let TargetSettings::Http(own) = whole.targets[1].clone() else { panic!("it is HTTP") };
+            assert_eq!(whole.targets[1].namespace(), Some("acme"));
+            assert_eq!(whole.targets[0].namespace(), None);
+            own.networks
+        };
+        assert!(networks(&["*.example"]).check_host("hooks.example").is_ok());
+        assert!(networks(&[]).check_host("hooks.example").is_err());
+    }
+
     #[test]
     fn what_is_stored_is_read_again() {
         let (dir, stamps) = (tempfile::tempdir().expect("a directory"), Stamps::default());
@@ -396,6 +468,7 @@ target = "hook"
         assert!(found(dir.path()).expect("there is none").is_empty());
         let error = read_own(&stamps, dir.path(), true).expect_err("it must be there");
         assert!(error.to_string().contains("stream-definitions is missing"), "{error}");
+        let own = || [own(), of_acme()].concat();
         write_own(&stamps, dir.path(), &own()).expect("it can be written");
         let mut expected = own();
         expected.sort_by_key(|entry| entry.kind);

@@ -16,7 +16,9 @@ use broker::streams::{
 use broker::{Calendar, Durability, Scope, Shard};
 use data::{NumberedStream, Numbers, STREAMS_DIRECTORY, Stamps, StreamDisk, StreamFiles};
 use identity::namespaces::Namespaces;
-use routing::definitions::{self, Entry, RuleSpec, StreamDurability, StreamSpec, WhenFull};
+use routing::definitions::{
+    self, Entry, RuleSpec, StreamDurability, StreamSpec, TargetSpec, WhenFull,
+};
 use routing::{Definitions, Destination};
 use storage::stream::StreamLimits;
 use streams::{ConsumerDefinition, Full, Hub, HubSettings, Order, Start, StreamDefinition};
@@ -29,6 +31,7 @@ use super::owner::{Files, Owner};
 use super::report::Reporter;
 use super::sending::Targets;
 use super::sources::{read_own, write_own};
+use super::tenants::without_stale;
 use super::{LoadedDefinitions, OperatorFile, TargetSettings};
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
@@ -188,7 +191,7 @@ fn own_definitions(
     is_expected: bool,
 ) -> anyhow::Result<Vec<Entry>> {
     let stored = read_own(&ground.stamps, &ground.directory, is_expected)?;
-    let own = file.without_deleted(stored.clone());
+    let own = without_stale(file.without_deleted(stored.clone()), &ground.namespaces);
     if own != stored
         && let Err(error) = write_own(&ground.stamps, &ground.directory, &own)
     {
@@ -433,13 +436,18 @@ pub(super) fn consumer_of(
         },
         dead_letter,
         skip_expired: spec.skip_expired,
-        in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
+        in_flight_bytes_max: match definitions.target(&target.name) {
+            Some(TargetSpec { namespace: Some(_), .. }) => TENANT_IN_FLIGHT_BYTES_MAX,
+            _ => IN_FLIGHT_BYTES_MAX,
+        },
     };
     Ok((definition, settings, topic))
 }
 
 /// Bytes of messages of a rule that are in flight. Policy: no more are read.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
+/// The same of a rule that users of a namespace have defined. One larger message may be.
+const TENANT_IN_FLIGHT_BYTES_MAX: usize = 2 << 20;
 
 impl Prepared {
     /// For the workers, which report to it.

@@ -1,10 +1,12 @@
 //! Targets of the file of rules as the settings of their clients. Files of secrets are read here
 //! once, to report those that cannot be used.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::Network;
+use config::{NamespaceApi, Network};
+use net::Url;
 use routing::Form;
 use routing::definitions::{
     HeaderValueSpec, HttpSpec, HttpValidation, KafkaCompression, KafkaSpec, SaslMechanism,
@@ -12,7 +14,7 @@ use routing::definitions::{
 };
 use targets::kafka::{self, Compression, Login, TokenEndpoint};
 use targets::webhook::{self, Validation};
-use targets::{Networks, Secret, TlsFiles};
+use targets::{Networks, Secret, TENANT_CONNECTIONS_MAX, TlsFiles};
 
 /// The settings of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +24,15 @@ pub(crate) enum TargetSettings {
 }
 
 impl TargetSettings {
+    /// The namespace whose users have defined the target. None: an operator has.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        let networks = match self {
+            Self::Http(own) => &own.networks,
+            Self::Kafka(own) => &own.networks,
+        };
+        networks.namespace()
+    }
+
     /// The same for a rule with this form.
     pub(crate) fn of_form(&self, form: Form) -> Self {
         let mut own = self.clone();
@@ -35,7 +46,25 @@ impl TargetSettings {
 /// A key of a target that is wrong, and why.
 pub(super) type Wrong = (String, String);
 
-/// The settings of a target. Relative paths begin at `base`. `permitted`: networks of all targets.
+/// What targets may connect to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Permits {
+    /// Networks of all targets of the operator.
+    pub(super) networks: Vec<Network>,
+    /// What users of namespaces may define, by the names of these.
+    pub(super) tenants: BTreeMap<String, NamespaceApi>,
+}
+
+impl Permits {
+    /// Of a target that users of this namespace have defined. One that is not configured any more
+    /// permits nothing.
+    pub(super) fn of_namespace(&self, name: &str) -> Networks {
+        let own = self.tenants.get(name).cloned().unwrap_or_default();
+        Networks::of_namespace(name, own.target_hosts, own.target_networks)
+    }
+}
+
+/// The settings of a target. Relative paths begin at `base`.
 ///
 /// # Errors
 ///
@@ -43,10 +72,13 @@ pub(super) type Wrong = (String, String);
 pub(super) fn settings(
     spec: &TargetSpec,
     base: &Path,
-    permitted: &[Network],
+    permits: &Permits,
 ) -> Result<TargetSettings, Vec<Wrong>> {
     let mut lowering = Lowering { base, wrong: Vec::new() };
-    let networks = lowering.networks(&spec.networks, permitted);
+    let networks = match &spec.namespace {
+        Some(namespace) => permits.of_namespace(namespace),
+        None => lowering.networks(&spec.networks, &permits.networks),
+    };
     let settings = match &spec.kind {
         TargetKind::Http(http) => TargetSettings::Http(lowering.http(http, networks)),
         TargetKind::Kafka(kafka) => TargetSettings::Kafka(lowering.kafka(kafka, networks)),
@@ -55,6 +87,36 @@ pub(super) fn settings(
         true => Ok(settings),
         false => Err(lowering.wrong),
     }
+}
+
+/// The first thing of a target that is not permitted to users of a namespace, such as a host of a
+/// server or a token endpoint. None: all is. What is not valid is reported elsewhere.
+pub(super) fn check_permitted(spec: &TargetSpec, permitted: &Networks) -> Option<Wrong> {
+    let mut hosts: Vec<(&str, Option<&str>)> = Vec::new();
+    match &spec.kind {
+        TargetKind::Http(http) if http.requests_max > TENANT_CONNECTIONS_MAX => {
+            let detail = format!(
+                "must be at most {TENANT_CONNECTIONS_MAX} for a target of a namespace, got {}",
+                http.requests_max
+            );
+            return Some(("requests_max".to_owned(), detail));
+        }
+        TargetKind::Http(http) => {
+            hosts.push(("url", Url::parse(&http.url).ok().map(|url| url.host)));
+        }
+        TargetKind::Kafka(kafka) => {
+            let servers = kafka.servers.iter().map(|own| net::host_and_port(own).ok());
+            hosts.extend(servers.map(|own| ("servers", own.map(|(host, _)| host))));
+            if let Some(SaslSpec::TokenEndpoint(own)) = &kafka.sasl {
+                hosts.push(("sasl.token_url", Url::parse(&own.url).ok().map(|url| url.host)));
+            }
+        }
+    }
+    let mut refused = hosts.into_iter().filter_map(|(key, host)| {
+        let error = permitted.check_host(host?).err()?;
+        Some((key.to_owned(), error.to_string()))
+    });
+    refused.next()
 }
 
 struct Lowering<'b> {
@@ -256,7 +318,8 @@ mod tests {
 
     fn lowered(text: &str, base: &Path) -> Result<TargetSettings, Vec<Wrong>> {
         let found = routing::definitions::parse(text).expect("it can be read");
-        settings(&found.targets[0], base, &["192.168.0.0/16".parse().expect("a network")])
+        let networks = vec!["192.168.0.0/16".parse().expect("a network")];
+        settings(&found.targets[0], base, &Permits { networks, ..Permits::default() })
     }
 
     #[test]
