@@ -15,6 +15,8 @@ pub struct ApiConfig {
     pub listen: ApiAddress,
     pub token_file: PathBuf,
     pub password_file: Option<PathBuf>,
+    /// `*`: each user of the file.
+    pub viewers: Vec<String>,
     pub operators: Vec<String>,
     pub admins: Vec<String>,
     /// Of an address of its own. `None`: in clear text.
@@ -120,6 +122,7 @@ fn lower(
         listen,
         token_file: api.token_file.unwrap_or_else(|| data_dir.join(TOKEN_FILE)),
         password_file: api.password_file,
+        viewers: api.viewers,
         operators: api.operators,
         admins: api.admins,
         tls: tls.filter(|_| !is_shared),
@@ -139,15 +142,17 @@ fn check_users(api: &Api, problem: &mut dyn FnMut(&str, String)) {
             }
         }
     }
-    let both = api.operators.iter().find(|name| api.admins.contains(name));
-    if let Some(name) = both {
-        problem(
-            "api.operators",
-            format!(
-                "'{name}' is in `admins` as well: use one of the two \
-        lists"
-            ),
-        );
+    let lists = [("operators", &api.operators), ("admins", &api.admins)];
+    for (key, names, others) in
+        [("api.viewers", &api.viewers, &lists[..]), ("api.operators", &api.operators, &lists[1..])]
+    {
+        let found = others.iter().find_map(|(other, own)| {
+            let name = names.iter().find(|name| own.contains(name))?;
+            Some((name, other))
+        });
+        if let Some((name, other)) = found {
+            problem(key, format!("'{name}' is in `{other}` as well: use one of the lists"));
+        }
     }
 }
 

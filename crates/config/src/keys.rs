@@ -711,9 +711,12 @@ settings! {
         /// File with an admin's token and the address of the API, for `quelea ctl`. Made at the
         /// first start, with mode 0600. Default: `api.token` in `server.data_dir`.
         token_file: Option<PathBuf> = ValueKind::Path, "";
-        /// Users of the API with their passwords, as written by `quelea passwd`. They are viewers
-        /// unless the next two keys name them.
+        /// Users of the API with their passwords, as written by `quelea passwd`. The next three keys
+        /// and `api_users` of namespaces give them rights.
         password_file: Option<PathBuf> = ValueKind::Path, "";
+        /// Users that may see everything; `*`: all users of the file. Once a namespace has
+        /// `api_users`, viewers must be named.
+        viewers: Vec<String> = ValueKind::List("usernames, or *"), "*";
         /// Users that may also publish, change retained messages and end connections.
         operators: Vec<String> = ValueKind::List("usernames"), "";
         /// Users that may do everything.

@@ -116,8 +116,8 @@ settings! {
         /// sessions, wills and subscriptions are refused with 0x97.
         session_bytes_max: Option<u64> = BYTES, "";
         /// Users of `api.password_file` who define streams, targets and rules of this namespace by
-        /// the API, and see nothing else: see [tenants](rules.md#tenants). A user who is removed
-        /// here has no access until a restart, and is a viewer then: delete it from the file, too.
+        /// the API, and see nothing else: see [tenants](rules.md#tenants). It needs `api.viewers`
+        /// without `*`.
         api_users: Vec<String> = ValueKind::List("usernames"), "";
         /// The most streams that its API users define.
         streams_max: u64 = DEFINED, "10";
@@ -311,12 +311,17 @@ pub(super) fn check_api_users(
             Some(api) if api.password_file.is_none() => {
                 problem(format!("'{first}' has no password; set password_file under [api]"));
             }
+            Some(api) if api.viewers.iter().any(|name| name == "*") => problem(
+                "needs api.viewers with the names of those who see everything, or []: with '*' a \
+                 user that is removed here would see everything"
+                    .into(),
+            ),
             Some(api) => {
-                let mut known = api.operators.iter().chain(&api.admins);
+                let mut known = api.viewers.iter().chain(&api.operators).chain(&api.admins);
                 if let Some(name) = known.find(|name| own.api.users.contains(name)) {
                     problem(format!(
-                        "'{name}' is in `operators` or `admins` of [api] as well: use one of the \
-                         lists"
+                        "'{name}' is in `viewers`, `operators` or `admins` of [api] as well: use \
+                         one of the lists"
                     ));
                 }
             }

@@ -750,7 +750,8 @@ fn limits_follow_from_the_memory_there_is_and_say_why() {
 
 #[test]
 fn users_of_the_api_belong_to_one_namespace() {
-    let api = "[api]\nlisten = \"http\"\npassword_file = \"u\"\noperators = [\"otto\"]\n";
+    let all = "[api]\nlisten = \"http\"\npassword_file = \"u\"\noperators = [\"otto\"]\n";
+    let api = format!("{all}viewers = [\"vera\"]\n");
     let namespace = |name: &str, keys: &str| format!("[[namespaces]]\nname = \"{name}\"\n{keys}\n");
     let users = |name: &str, user: &str| namespace(name, &format!("api_users = [\"{user}\"]"));
     let keys = "api_users = [\"alice\"]\ntarget_hosts = [\"*.Acme.example\", \"*\"]\n\
@@ -768,7 +769,10 @@ fn users_of_the_api_belong_to_one_namespace() {
     for (text, detail) in [
         (users("a", "alice"), "has no effect while the API is off"),
         (format!("{without}{}", users("a", "alice")), "'alice' has no password"),
-        (format!("{api}{}", users("a", "otto")), "'otto' is in `operators` or `admins`"),
+        (format!("{api}{}", users("a", "otto")), "'otto' is in `viewers`, `operators` or"),
+        (format!("{api}{}", users("a", "vera")), "'vera' is in `viewers`, `operators` or"),
+        (format!("{all}{}", users("a", "x")), "needs api.viewers with the names"),
+        (format!("{all}viewers = [\"otto\"]"), "'otto' is in `operators` as well"),
         (format!("{api}{}{}", users("a", "x"), users("b", "x")), "'x' is a user of another"),
         (format!("{api}{}{}", users("a", "x"), users("a.b", "y")), "names that begin with 'a.b.'"),
         (format!("{api}{}{}", users("a.b", "x"), users("a", "y")), "names that begin with 'a.'"),

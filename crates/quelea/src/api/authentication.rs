@@ -49,6 +49,8 @@ pub(crate) struct ApiAuthenticator {
     password_file: Option<PathBuf>,
     /// Those of the file, as it was read last.
     users: RwLock<Option<Arc<PasswordFile>>>,
+    /// `*`: all users of the file.
+    viewers: Vec<String>,
     operators: Vec<String>,
     admins: Vec<String>,
     tenants: RwLock<Tenants>,
@@ -65,9 +67,8 @@ pub(crate) struct ApiAuthenticator {
     reloads: AtomicU64,
 }
 
-/// Users that belong to namespaces, by their names. `None`: one that did so since the start, and
-/// does not any more. The configuration has given it no other rights.
-type Tenants = BTreeMap<String, Option<String>>;
+/// The namespaces of users that belong to one, by the names of the users.
+type Tenants = BTreeMap<String, String>;
 
 /// What a caller may see.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +126,7 @@ impl ApiAuthenticator {
             token: RwLock::new(token.map(|token| digest(&salt, token.as_bytes()))),
             password_file: config.password_file.clone(),
             users: RwLock::new(users),
+            viewers: config.viewers.clone(),
             operators: config.operators.clone(),
             admins: config.admins.clone(),
             tenants: RwLock::new(tenants_of(namespaces)),
@@ -160,7 +162,8 @@ impl ApiAuthenticator {
     /// The file cannot be used, and the old users stay.
     pub(crate) fn reload(&self) -> anyhow::Result<bool> {
         self.reloads.fetch_add(1, Ordering::Relaxed);
-        let named = self.operators.iter().chain(&self.admins);
+        let viewers = self.viewers.iter().filter(|name| *name != EACH);
+        let named = viewers.chain(&self.operators).chain(&self.admins);
         let users = load_users(self.password_file.as_deref(), named)?;
         let has_some = users.is_some();
         *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
@@ -169,33 +172,24 @@ impl ApiAuthenticator {
         Ok(has_some)
     }
 
-    /// Whether the users of these namespaces have passwords.
+    /// Whether the users of these namespaces have passwords, and see nothing else.
     ///
     /// # Errors
     ///
-    /// The file of users lacks one.
+    /// The file of users lacks one, or all users are viewers since the start.
     pub(crate) fn check_tenants(&self, namespaces: &[Namespace]) -> anyhow::Result<()> {
-        match self.users() {
-            Some(users) => check_known(&users, users_of(namespaces)),
-            None => Ok(()),
+        let Some(users) = self.users() else { return Ok(()) };
+        let has_some = users_of(namespaces).next().is_some();
+        if has_some && self.viewers.iter().any(|name| name == EACH) {
+            bail!("api_users: restart first, as api.viewers was '*' at the start");
         }
+        check_known(&users, users_of(namespaces))
     }
 
     /// Users belong to these namespaces from the next call on.
     pub(crate) fn set_tenants(&self, namespaces: &[Namespace]) {
-        let (fresh, users) = (tenants_of(namespaces), self.users());
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        for (name, namespace) in tenants.iter_mut() {
-            let was_removed = namespace.take().is_some() && !fresh.contains_key(name);
-            if was_removed && users.as_ref().is_some_and(|users| users.knows(name)) {
-                tracing::warn!(
-                    username = &**name,
-                    "user removed from api_users: delete it from password_file of [api], or it is \
-                     a viewer of all namespaces after a restart"
-                );
-            }
-        }
-        tenants.extend(fresh);
+        *tenants = tenants_of(namespaces);
     }
 
     /// Whether what a caller has shown is known to be still accepted for what users of namespaces
@@ -220,12 +214,17 @@ impl ApiAuthenticator {
         reach == Reach::All && self.is_current(owner)
     }
 
+    /// The role does not matter to those who do not reach all.
+    fn rights_of(&self, name: &str) -> (Role, Reach) {
+        (self.role_of(name).unwrap_or(Role::Viewer), self.reach_of(name))
+    }
+
     fn reach_of(&self, name: &str) -> Reach {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
-        match tenants.get(name) {
-            None => Reach::All,
-            Some(Some(namespace)) => Reach::Namespace(namespace.clone()),
-            Some(None) => Reach::Nothing,
+        match (tenants.get(name), self.role_of(name)) {
+            (Some(namespace), _) => Reach::Namespace(namespace.clone()),
+            (None, Some(_)) => Reach::All,
+            (None, None) => Reach::Nothing,
         }
     }
 
@@ -296,7 +295,7 @@ impl ApiAuthenticator {
         let (name, role, reach) = match owner {
             Owner::Token => (TOKEN_NAME.to_owned(), Role::Admin, Reach::All),
             Owner::User(name, _) => {
-                let (role, reach) = (self.role_of(&name), self.reach_of(&name));
+                let (role, reach) = self.rights_of(&name);
                 (name, role, reach)
             }
         };
@@ -344,7 +343,7 @@ impl ApiAuthenticator {
         let user = users.user(name).cloned().unwrap_or_default();
         let proof = Proof::Secret(Owner::User(name.to_owned(), user));
         let identity = || {
-            let (role, reach) = (self.role_of(name), self.reach_of(name));
+            let (role, reach) = self.rights_of(name);
             Identity { name: name.to_owned(), role, reach, proof }
         };
         if self.is_known(&key) {
@@ -388,11 +387,16 @@ impl ApiAuthenticator {
         true
     }
 
-    fn role_of(&self, name: &str) -> Role {
+    /// None: the configuration gives it none.
+    fn role_of(&self, name: &str) -> Option<Role> {
+        let has = |list: &[String]| list.iter().any(|known| known == name);
         match name {
-            _ if self.admins.iter().any(|known| known == name) => Role::Admin,
-            _ if self.operators.iter().any(|known| known == name) => Role::Operator,
-            _ => Role::Viewer,
+            _ if has(&self.admins) => Some(Role::Admin),
+            _ if has(&self.operators) => Some(Role::Operator),
+            _ if has(&self.viewers) || self.viewers.iter().any(|known| known == EACH) => {
+                Some(Role::Viewer)
+            }
+            _ => None,
         }
     }
 
@@ -443,6 +447,9 @@ fn basic_of(header: &str) -> Option<(String, String)> {
     text.split_once(':').map(|(name, password)| (name.to_owned(), password.to_owned()))
 }
 
+/// In `api.viewers`: each user of the file.
+const EACH: &str = "*";
+
 /// Name of the caller that has the token, in answers and log lines.
 const TOKEN_NAME: &str = "token";
 
@@ -492,7 +499,8 @@ fn named<'a>(
     config: &'a ApiConfig,
     namespaces: &'a [Namespace],
 ) -> impl Iterator<Item = &'a String> {
-    config.operators.iter().chain(&config.admins).chain(users_of(namespaces))
+    let viewers = config.viewers.iter().filter(|name| *name != EACH);
+    viewers.chain(&config.operators).chain(&config.admins).chain(users_of(namespaces))
 }
 
 fn users_of(namespaces: &[Namespace]) -> impl Iterator<Item = &String> {
@@ -502,7 +510,7 @@ fn users_of(namespaces: &[Namespace]) -> impl Iterator<Item = &String> {
 fn tenants_of(namespaces: &[Namespace]) -> Tenants {
     let of = |own: &Namespace| {
         let namespace = own.name.clone();
-        own.api.users.clone().into_iter().map(move |name| (name, Some(namespace.clone())))
+        own.api.users.clone().into_iter().map(move |name| (name, namespace.clone()))
     };
     namespaces.iter().flat_map(of).collect()
 }
@@ -542,6 +550,7 @@ mod tests {
             listen: ApiAddress::Http,
             token_file: directory.join("below").join("api.token"),
             password_file: None,
+            viewers: vec![EACH.into()],
             operators: Vec::new(),
             admins: Vec::new(),
             tls: None,
@@ -574,6 +583,11 @@ mod tests {
         config.password_file = Some(file);
         let error = ApiAuthenticator::new(&config, &[of_users("acme", &["eve"])]).unwrap_err();
         assert!(error.to_string().contains("user 'eve' is not in password_file"), "{error}");
+        let all = ApiAuthenticator::new(&config, &[]).unwrap();
+        let error = all.check_tenants(&[of_users("acme", &["alice"])]).unwrap_err();
+        assert!(error.to_string().contains("api.viewers was '*'"), "{error}");
+        assert_eq!(ask(&all, &basic("alice", "secret")).unwrap().reach, Reach::All, "a viewer");
+        config.viewers = vec!["alice".into(), "vera".into()];
         let authenticator = ApiAuthenticator::new(&config, &[]).unwrap();
         let reach = |name| ask(&authenticator, &basic(name, "secret")).unwrap().reach;
         assert_eq!(reach("alice"), Reach::All, "a viewer");
@@ -592,8 +606,12 @@ mod tests {
         authenticator.set_tenants(&[of_users("zeta", &["alice"])]);
         assert_eq!(reach("alice"), Reach::Namespace("zeta".into()));
         authenticator.set_tenants(&[]);
-        assert_eq!((reach("alice"), of_session().reach), (Reach::Nothing, Reach::Nothing));
-        assert!(!authenticator.still_accepts(&before.proof));
+        assert_eq!(reach("alice"), Reach::All);
+        config.viewers = vec!["vera".into()];
+        let authenticator = ApiAuthenticator::new(&config, &[]).unwrap();
+        let nobody = ask(&authenticator, &basic("alice", "secret")).unwrap();
+        assert_eq!(nobody.reach, Reach::Nothing);
+        assert!(!authenticator.still_accepts(&nobody.proof));
     }
 
     #[test]

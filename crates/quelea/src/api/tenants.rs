@@ -84,9 +84,9 @@ pub(super) fn namespace_of(
     let namespace = match &identity.reach {
         Reach::All => return Ok(None),
         Reach::Nothing => {
-            let detail = format!("the user '{user}' was removed from api_users of its namespace");
-            let fix = "add it to api_users of a namespace, or to api.operators; a restart makes it \
-                       a viewer";
+            let detail = format!("the user '{user}' has no rights");
+            let fix = "add it to viewers, operators or admins of [api], or to api_users of a \
+                       namespace";
             return Err(forbidden(detail).fix(fix));
         }
         Reach::Namespace(namespace) => namespace,
