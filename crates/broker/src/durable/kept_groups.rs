@@ -12,6 +12,7 @@ use session::{Amount, Dropped, Expires, ExpiringQueue, Message, Overflow, QueueL
 use slab::Slab;
 use storage::{AppendError, Level};
 
+use super::postponed::Postponed;
 use super::promise::Promise;
 use super::replay::MessageFacts;
 use super::store::{Class, Loaded, Store, level_of};
@@ -407,9 +408,11 @@ impl Durable {
         }
         store.release(kept.place);
         store.release(kept.track.place);
-        // Should it be lost, the group comes back with the next start and is closed then.
-        let closed = Fact::GroupClosed { queue: kept.number };
-        let _ = store.append_deletion(&closed, Level::Fsync);
+        let queue = kept.number;
+        if let Err(error) = store.append_deletion(&Fact::GroupClosed { queue }, Level::Fsync) {
+            // Should it be lost, the queue comes back with the next start and is closed then.
+            let _ = store.postponed.put_off(error, || Postponed::GroupClosed(queue));
+        }
         lost
     }
 

@@ -61,6 +61,7 @@ pub(super) enum Postponed {
         confirm: Option<Confirm>,
     },
     WillCleared(QueueNumber),
+    GroupClosed(QueueNumber),
     /// A packet that says that all before it are written, and the facts of its session's CONNECT.
     Answer {
         session: SessionKey,
@@ -124,6 +125,7 @@ impl Postponed {
                 | Self::Unsubscribed { .. }
                 | Self::RetainedCleared { .. }
                 | Self::WillCleared(_)
+                | Self::GroupClosed(_)
                 | Self::Answer { .. }
         )
     }
@@ -133,7 +135,7 @@ impl Postponed {
         let text = match self {
             Self::Unsubscribed { filter, .. } => filter.len(),
             Self::RetainedCleared { topic, .. } => topic.len(),
-            Self::WillCleared(_) => 0,
+            Self::WillCleared(_) | Self::GroupClosed(_) => 0,
             Self::Answer { packet, .. } => packet.len(),
             _ => return 0,
         };
@@ -424,6 +426,9 @@ impl Durable {
                     return;
                 }
                 store.append_deletion(&Fact::WillCleared { session: *session }, Level::Disk)
+            }
+            Postponed::GroupClosed(queue) => {
+                store.append_deletion(&Fact::GroupClosed { queue: *queue }, Level::Fsync)
             }
             _ => return,
         };

@@ -248,6 +248,22 @@ impl Replay {
         namesakes
     }
 
+    /// Of several queues of one group the last opened is the one: the end of the others found no
+    /// room in the journal. Returns those that have to be closed.
+    pub(super) fn drop_group_namesakes(&mut self, ledger: &mut Ledger) -> Vec<QueueNumber> {
+        let mut newest = HashMap::with_hasher(self.hasher.clone());
+        let name = |facts: &GroupFacts| (facts.name.clone(), facts.filter.clone());
+        let groups = self.groups.iter();
+        let namesakes: Vec<QueueNumber> =
+            groups.filter_map(|(queue, facts)| newest.insert(name(facts), *queue)).collect();
+        for queue in &namesakes {
+            let progress = self.progress.remove(&QueueId::Owned(*queue));
+            release(ledger, self.groups.remove(queue).map(|facts| facts.place));
+            release(ledger, progress.map(|progress| progress.place));
+        }
+        namesakes
+    }
+
     /// The newest time in a record, in milliseconds since the Unix epoch: a clock that is
     /// behind it was set back.
     pub fn newest_ms(&self) -> u64 {

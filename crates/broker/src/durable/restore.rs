@@ -74,11 +74,15 @@ impl Durable {
         replay.check()?;
         replay.drop_unopened(&mut recovered.ledger);
         let namesakes = replay.drop_namesakes(&mut recovered.ledger);
+        let group_namesakes = replay.drop_group_namesakes(&mut recovered.ledger);
         let journal = Journal::open(recovered, settings.clone());
         let mut store = Store::new(journal, &settings, cx.shared.shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
         for end in namesakes.into_iter().map(End::of_namesake) {
             store.postponed.push(Postponed::End(end));
+        }
+        for queue in group_namesakes {
+            store.postponed.push(Postponed::GroupClosed(queue));
         }
         self.store = Some(Box::new(store));
         Ok(())

@@ -482,3 +482,36 @@ fn a_new_session_outlasts_a_disk_that_turns_out_to_be_full() {
     lab.crash(Crash::Power);
     assert!(!is_there(&mut lab, expiring("leaves")));
 }
+
+/// Its messages would be kept, and charged, for ever: a start finds two queues of the group.
+#[test]
+fn the_queue_of_a_group_that_was_closed_on_a_full_disk_is_gone_though_the_group_has_another() {
+    // For some of the ends there is no room.
+    let filters: Vec<String> = (0..50).map(|number| format!("$share/g/b/{number}")).collect();
+    let leave_messages = |lab: &mut Lab, payload| {
+        let member = lab.open(persistent("member"));
+        lab.subscribe_all(member, &filters, 1);
+        lab.cut(member);
+        let publisher = lab.open(request("publisher"));
+        for number in 0..50 {
+            lab.publish(publisher, &format!("b/{number}"), payload, 1, number + 1);
+        }
+    };
+    let (mut lab, _) = brimful(|lab| leave_messages(lab, b"lost"));
+    let anew = |name| ConnectRequest { clean_start: true, ..request(name) };
+    let member = lab.open(anew("member"));
+    lab.cut(member);
+    make_room(&mut lab);
+    leave_messages(&mut lab, b"new");
+    lab.crash(Crash::Power);
+    let member = lab.open(persistent("member"));
+    assert_eq!(read_all(&mut lab, member), ["new"; 50]);
+    lab.cut(member);
+    for name in ["member", "away"] {
+        let conn = lab.open(anew(name));
+        lab.cut(conn);
+    }
+    lab.pass_secs(3);
+    let live_bytes = lab.shards[0].journal().expect("a log").live_bytes();
+    assert!(live_bytes < 100, "{live_bytes} bytes are kept, and nobody is left");
+}
