@@ -434,12 +434,37 @@ fn a_dropped_file_is_deleted_when_no_journal_names_it() {
         model.log.take_commands(&mut commands);
         commands.len() as u64
     };
+    let (bytes, next) = (model.log.bytes(), dropped.last().expect("some").next);
     assert_eq!(deleted(&mut model), 0, "journals still name them");
-    assert_eq!(model.log.locate(0, 0), Location::Gone { next: dropped.last().expect("some").next });
+    // Who reads there reads on, and nobody begins there.
+    assert!(matches!(model.log.locate(0, 0), Location::File { .. }));
+    assert_eq!((model.log.oldest(0), model.log.oldest_kept(0)), (Some(0), Some(next)));
+    assert_eq!(model.log.retain(0, |_| 0), []);
     model.log.delete_below(last);
     assert_eq!(deleted(&mut model), last - first);
-    model.log.delete_below(last + 1);
+    model.log.delete_below(u64::MAX);
     assert_eq!(deleted(&mut model), 1);
+    assert_eq!(model.log.locate(0, 0), Location::Gone { next });
+    assert_eq!((model.log.oldest(0), model.log.bytes()), (Some(next), bytes));
+}
+
+#[test]
+fn files_that_one_journal_has_forgotten_go_once_all_consumers_have_passed_them() {
+    let limits = StreamLimits { file_bytes: 500, ..StreamLimits::default() };
+    let mut model = Model::new(1, limits);
+    for _ in 0..10 {
+        model.append(0, 10, 100);
+    }
+    model.finish();
+    model.restart();
+    model.log.resume_drop(3);
+    let Some(first) = model.log.oldest_kept(0) else { panic!("there are more files") };
+    assert_eq!(model.log.oldest(0), Some(0));
+    assert!(first > 0 && matches!(model.log.locate(0, 0), Location::File { .. }));
+    assert!(matches!(model.log.locate_time(0, 0), Location::File { file: 3, .. }));
+    assert_eq!(model.log.retain(0, |_| 0), [], "a consumer may still be there");
+    let dropped = model.log.retain(0, |_| first);
+    assert_eq!(dropped.last().map(|it| (it.file, it.next)), Some((2, first)));
 }
 
 #[test]

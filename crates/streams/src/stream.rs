@@ -67,7 +67,7 @@ impl StreamShard {
             found_next: found.next,
             archived: VecDeque::new(),
             dropped: VecDeque::new(),
-            forgotten: 0,
+            forgotten: found.first_file,
             under_way: None,
             not_before_ms: 0,
             move_until: 0,
@@ -96,7 +96,7 @@ impl Stream {
         let found = |shard: u16| found.get(&shard).unwrap_or(&unknown);
         let archived = (0..shards).map(|shard| (shard, found(shard).archived)).collect();
         let mut log = StreamLog::open(definition.identity, definition.limits, files, archived);
-        log.begin_at((0..shards).map(|shard| found(shard).first_file).max().unwrap_or_default());
+        log.resume_drop((0..shards).map(|shard| found(shard).first_file).max().unwrap_or_default());
         log.begin_at(settings.first_file);
         let shard = |shard: u16| StreamShard::new(found(shard));
         Self {
@@ -120,10 +120,10 @@ impl Stream {
     }
 
     /// The first record of a shard that a consumer may begin at. What is only in memory any more,
-    /// as its file was deleted, may be gone ahead of its turn.
+    /// or in a file that is dropped, may be gone ahead of its turn.
     pub(crate) fn beginning(&self, shard: u16) -> u64 {
         let archived = self.shards[usize::from(shard)].tail.archived;
-        self.log.oldest(shard).unwrap_or(archived)
+        self.log.oldest_kept(shard).unwrap_or(archived)
     }
 
     /// The ordinal of the next record of a shard.
@@ -241,8 +241,9 @@ impl Stream {
 
 /// Retention, and what journals forget.
 impl Stream {
-    /// Drops what the limits say. `passed`: what all consumers have passed of a shard, as the
-    /// journals know it. None: there are no consumers. True: files were dropped.
+    /// Drops what the limits say. Consumers read it until the journals have forgotten it: so no
+    /// crash brings back what one of them has missed. `passed`: what all consumers have passed of a
+    /// shard, as the journals know it. None: there are no consumers. True: files were dropped.
     pub(crate) fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> Option<u64>) -> bool {
         let has_consumers = passed(0).is_some();
         let limits = self.definition.limits;

@@ -51,6 +51,8 @@ struct Bench {
     /// Why orders of this kind are not done.
     refuses_dead: bool,
     writes_fail: bool,
+    /// Orders to forget files that are not answered. None: they are answered at once.
+    forgetting: Option<Vec<(u16, u64)>>,
 }
 
 fn stream(number: StreamNumber, limits: StreamLimits, full: Full) -> StreamDefinition {
@@ -97,6 +99,7 @@ impl Bench {
             happened: Vec::new(),
             refuses_dead: false,
             writes_fail: false,
+            forgetting: None,
         }
     }
 
@@ -170,7 +173,11 @@ impl Bench {
                         }
                     }
                 }
+                let is_drop = matches!(order.change, StreamChange::Dropped { .. });
                 self.orders.push(order.change);
+                if let Some(forgetting) = self.forgetting.as_mut().filter(|_| is_drop) {
+                    return forgetting.push((shard, order.id));
+                }
                 let done = StreamNews::Done { order: order.id, result };
                 self.hub.on_news(shard, done, self.now_ms);
             }
@@ -490,6 +497,34 @@ fn what_limits_delete_is_counted_for_each_consumer_that_has_not_passed_it() {
     assert_eq!((bench.total(2, Outcome::DroppedByRetention), bench.view(2).run), (0, 2));
     let deleted = bench.orders.iter().filter(|it| matches!(it, StreamChange::Dropped { .. }));
     assert!(deleted.count() > 0 && !bench.files.0.contains_key(&(MAIN, 1)));
+}
+
+/// A crash could bring back what a consumer has missed, behind what it has read.
+#[test]
+fn a_file_is_read_until_the_journals_have_forgotten_it() {
+    let limits = StreamLimits { records_max: Some(10), file_bytes: 300, ..StreamLimits::default() };
+    let settings = HubSettings { block_age_ms: 10, ..HubSettings::new(1) };
+    let mut bench = Bench::new(settings, limits, Full::DropOldest);
+    bench.hub.add_consumer(consumer(1, "#"), &BTreeMap::new()).unwrap();
+    bench.work();
+    bench.hub.pause(ConsumerNumber(1), bench.now_ms);
+    bench.forgetting = Some(Vec::new());
+    for _ in 0..30 {
+        bench.publish(&["a"]);
+        bench.pass(1_000);
+    }
+    bench.hub.resume(ConsumerNumber(1), bench.now_ms);
+    bench.work();
+    assert_eq!(bench.sent[0].3[0].id.ordinal, 0);
+    bench.answer(accepted);
+    assert_eq!((bench.total(1, Outcome::Delivered), bench.state(1)), (30, "idle"));
+    assert!(bench.files.0.contains_key(&(MAIN, 1)));
+    for (shard, order) in bench.forgetting.take().into_iter().flatten() {
+        bench.hub.on_news(shard, StreamNews::Done { order, result: Ok(()) }, bench.now_ms);
+    }
+    bench.pass(2_000);
+    assert!(!bench.files.0.contains_key(&(MAIN, 1)));
+    assert_eq!(bench.total(1, Outcome::DroppedByRetention), 0);
 }
 
 #[test]

@@ -108,8 +108,14 @@ pub struct FoundFile {
 pub struct StreamLog {
     stream: [u8; 16],
     limits: StreamLimits,
-    /// In the order of their numbers. What is in them is durable.
+    /// In the order of their numbers, those that are dropped included. What is in them is durable.
     files: VecDeque<StoredFile>,
+    /// Files below this one are dropped: readers have them until all journals have forgotten them,
+    /// as a crash before that may bring them back.
+    kept_from: u64,
+    /// Files below this one were dropped before the last start, and not all journals know that.
+    /// They are dropped again once all consumers have passed them.
+    half_dropped: u64,
     /// Of each shard, the number behind the last record that was durable in a file.
     archived: BTreeMap<u16, u64>,
     next_file: u64,
@@ -119,8 +125,6 @@ pub struct StreamLog {
     writing: VecDeque<Writing>,
     next_command: u64,
     commands: Vec<StreamCommand>,
-    /// Files that are gone for readers, and still there for journals, oldest first.
-    dropped: VecDeque<u64>,
     /// Why the last write could not be done. None: it could.
     fault: Option<Fault>,
 }
@@ -159,21 +163,28 @@ impl StreamLog {
             stream,
             limits,
             files: files.collect(),
+            kept_from: 0,
+            half_dropped: 0,
             archived,
             next_file,
             head: None,
             writing: VecDeque::new(),
             next_command: 0,
             commands: Vec::new(),
-            dropped: VecDeque::new(),
             fault: None,
         }
     }
 
-    /// Files below this one were dropped. The next file is not one of these, or a journal would
-    /// take it for gone.
+    /// The next file has at least this number.
     pub fn begin_at(&mut self, first_file: u64) {
         self.next_file = self.next_file.max(first_file);
+    }
+
+    /// Files below this one were dropped, as one journal at least says. Nobody begins to read
+    /// there. The next file is not one of these, or a journal would take it for gone.
+    pub fn resume_drop(&mut self, first_file: u64) {
+        self.begin_at(first_file);
+        self.half_dropped = first_file;
     }
 
     pub const fn set_limits(&mut self, limits: StreamLimits) {
@@ -195,9 +206,28 @@ impl StreamLog {
         self.writing.iter().map(|writing| writing.block.len()).sum()
     }
 
-    /// The first record of the shard that is still in a file.
+    /// The first record of the shard that can be read from a file.
     pub fn oldest(&self, shard: u16) -> Option<u64> {
         self.files.iter().find_map(|file| file.index.extent(shard)).map(|extent| extent.first)
+    }
+
+    /// The first record of the shard in a file that is not dropped.
+    pub fn oldest_kept(&self, shard: u16) -> Option<u64> {
+        self.beginnings().find_map(|file| file.index.extent(shard)).map(|extent| extent.first)
+    }
+
+    /// Files that are not dropped.
+    fn kept(&self) -> impl Iterator<Item = &StoredFile> {
+        self.files_from(self.kept_from)
+    }
+
+    /// Files at which reading may begin.
+    fn beginnings(&self) -> impl Iterator<Item = &StoredFile> {
+        self.files_from(self.kept_from.max(self.half_dropped))
+    }
+
+    fn files_from(&self, number: u64) -> impl Iterator<Item = &StoredFile> {
+        self.files.range(self.files.partition_point(|file| file.number < number)..)
     }
 
     /// What the disk has to do since it was asked last.
@@ -319,36 +349,37 @@ fn forget_stale(files: &mut [FoundFile], archived: &BTreeMap<u16, u64>) {
 
 impl StreamLog {
     /// Drops whole files, the oldest first, until the limits are met. `passed`: what all consumers
-    /// have passed of a shard. They are deleted by [`StreamLog::delete_below`], once no journal
-    /// names them any more: a start refuses a journal whose files are missing.
+    /// have passed of a shard. Readers have them, and the disk, until [`StreamLog::delete_below`]:
+    /// a start refuses a journal whose files are missing, and who has read on may not find them
+    /// again.
     pub fn retain(&mut self, now_ms: u64, passed: impl Fn(u16) -> u64) -> Vec<Dropped> {
         let mut dropped = Vec::new();
-        while self.is_over(now_ms, &passed) {
-            let Some(file) = self.files.pop_front() else { break };
-            if self.head.is_some_and(|(head, _)| head == file.number) {
-                self.head = None;
-            }
-            self.dropped.push_back(file.number);
+        loop {
+            let oldest = self.kept().next().filter(|file| self.is_over(file, now_ms, &passed));
+            let Some(file) = oldest else { return dropped };
+            let number = file.number;
             dropped.extend(file.index.extents().map(|(shard, extent)| Dropped {
-                file: file.number,
+                file: number,
                 shard,
                 first: extent.first,
                 next: extent.next,
                 records: extent.records,
             }));
+            self.head.take_if(|(head, _)| *head == number);
+            self.kept_from = number + 1;
         }
-        dropped
     }
 
     /// Deletes the dropped files below this one: all journals have forgotten them.
     pub fn delete_below(&mut self, first_file: u64) {
-        while let Some(file) = self.dropped.pop_front_if(|file| *file < first_file) {
-            self.commands.push(StreamCommand::Delete { file });
+        let end = first_file.min(self.kept_from);
+        while let Some(file) = self.files.pop_front_if(|file| file.number < end) {
+            self.commands.push(StreamCommand::Delete { file: file.number });
         }
     }
 
-    fn is_over(&self, now_ms: u64, passed: &impl Fn(u16) -> u64) -> bool {
-        let Some(oldest) = self.files.front() else { return false };
+    /// Whether the oldest file that is not dropped is to go.
+    fn is_over(&self, oldest: &StoredFile, now_ms: u64, passed: &impl Fn(u16) -> u64) -> bool {
         // A block on its way to this file would be lost with it.
         if self.writing.iter().any(|writing| writing.file == oldest.number) {
             return false;
@@ -363,16 +394,17 @@ impl StreamLog {
         limits.age_ms_max.is_some_and(is_old)
             || limits.bytes_max.is_some_and(|most| self.bytes() > most)
             || limits.records_max.is_some_and(|most| self.records() > most)
-            || limits.consumed && is_passed()
+            || (limits.consumed || oldest.number < self.half_dropped) && is_passed()
     }
 
-    /// Bytes of all files, without their footers.
+    /// Bytes of all files that are not dropped, without their footers.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.index.end()).sum()
+        self.kept().map(|file| file.index.end()).sum()
     }
 
+    /// Records of all files that are not dropped.
     pub fn records(&self) -> u64 {
-        self.files.iter().map(|file| file.index.records()).sum()
+        self.kept().map(|file| file.index.records()).sum()
     }
 
     /// Where the record of a shard is, or would be.
@@ -406,10 +438,11 @@ impl StreamLog {
         self.files.get(place.ok()?)
     }
 
-    /// The location of the first record of a shard at this time or later.
+    /// The location of the first record of a shard at this time or later, in a file that is not
+    /// dropped.
     pub fn locate_time(&self, shard: u16, at_ms: u64) -> Location {
         let mut found =
-            self.files.iter().filter_map(|it| Some((it, it.index.seek_time(shard, at_ms)?)));
+            self.beginnings().filter_map(|it| Some((it, it.index.seek_time(shard, at_ms)?)));
         found.next().map_or(Location::Ahead, |(file, offset)| Self::location(file, Some(offset)))
     }
 
