@@ -268,11 +268,7 @@ impl Consumers {
         if it.sum.lag() > 0 || it.next != log.len() as u64 {
             return Err(format!("{} records are stored, and some have no outcome", log.len()));
         }
-        // A loss of power undoes a deletion in part: who reads what is left from its beginning
-        // finds holes.
-        let is_undone = stream.limits.consumed && logs.has_ever_lost_power();
-        let may_drop = stream.may_drop_unread() || is_undone;
-        if total(Outcome::DroppedDamaged) > 0 || dropped > 0 && !may_drop {
+        if total(Outcome::DroppedDamaged) > 0 || dropped > 0 && !stream.may_drop_unread() {
             return Err("records are dropped without a reason".into());
         }
         let (mut not_matched, mut skipped, mut missing, mut expired) = (0, 0, 0, 0);

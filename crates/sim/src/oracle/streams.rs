@@ -26,8 +26,6 @@ pub(crate) struct Streams {
     logs: BTreeMap<LogName, Vec<Entry>>,
     /// Power was lost since the last start, and what was not synced with it.
     has_lost_power: bool,
-    /// In any earlier life, too.
-    has_ever_lost_power: bool,
 }
 
 /// What was published.
@@ -150,7 +148,6 @@ impl Streams {
     /// The broker ended, and what it kept less firmly than `kept` may be gone.
     pub(super) fn on_crash(&mut self, kept: Durability, terms: &Terms) {
         self.has_lost_power |= kept == Durability::Fsync;
-        self.has_ever_lost_power |= self.has_lost_power;
         for ((topic, _), sent) in &mut self.sent {
             sent.promise.take_if(|promise| *promise < kept);
             // Its packet ID may be forgotten.
@@ -254,10 +251,6 @@ impl Streams {
 
     pub(crate) fn end_start(&mut self) {
         self.has_lost_power = false;
-    }
-
-    pub(crate) const fn has_ever_lost_power(&self) -> bool {
-        self.has_ever_lost_power
     }
 
     pub(crate) fn log(&self, name: LogName) -> &[Entry] {

@@ -132,14 +132,9 @@ fn judge_files(
     next: u64,
     floor: u64,
 ) -> Result<(), String> {
-    let mut oldest = own.first().copied().unwrap_or(next);
-    if let Some(missing) = (oldest..next).rfind(|ordinal| !own.contains(ordinal)) {
-        // A crash may undo a deletion on some shards: then files that these name are there again,
-        // and not those behind them.
-        if !plan.may_drop() {
-            return Err(format!("record {missing} is in no file, and {oldest} is"));
-        }
-        oldest = missing + 1;
+    let oldest = own.first().copied().unwrap_or(next);
+    if let Some(missing) = (oldest..next).find(|ordinal| !own.contains(ordinal)) {
+        return Err(format!("record {missing} is in no file, and {oldest} is"));
     }
     if oldest > 0 && !plan.may_drop() {
         return Err(format!("records below {oldest} are in no file, and it has no limits"));
