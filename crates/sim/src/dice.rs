@@ -40,6 +40,7 @@ pub(crate) fn new_settings(
 pub(crate) fn new_terms(options: Options) -> Terms {
     Terms {
         is_lossy: options.overflow.is_some(),
+        is_crowded: options.hostile && options.durable,
         may_refuse: options.overflow == Some(Overflow::Reject),
         ..Terms::default()
     }

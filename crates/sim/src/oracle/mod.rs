@@ -62,6 +62,8 @@ pub struct Terms {
     pub may_refuse: bool,
     /// Journals may be out of service, and refuse what takes no room, too.
     pub may_fail: bool,
+    /// Journals get more than disks write: what nobody waits for may be in memory only.
+    pub is_crowded: bool,
     /// What the listener keeps firmly.
     pub level: Durability,
     /// A filter whose messages are kept otherwise.

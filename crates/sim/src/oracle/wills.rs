@@ -217,6 +217,7 @@ impl Oracle {
     /// else is.
     pub(super) fn crash_wills(&mut self, has_synced: bool, is_lossy: bool) {
         let may_refuse = self.terms.may_refuse;
+        let may_lack_room = may_refuse || self.terms.is_crowded;
         for connection in self.wills.by_connection.keys().copied().collect::<Vec<_>>() {
             let Some(will) = self.wills.by_connection.get(&connection) else { continue };
             let (state, offer) = (will.state, will.offer);
@@ -231,8 +232,9 @@ impl Oracle {
                 }
                 State::Void(_) if is_settled && !may_refuse => {}
                 State::Void(_) => self.set_will(connection, State::Open),
-                // That of a clean session is written down only where there is room for it.
-                State::Published if is_settled && (offer.is_kept || !may_refuse) => {}
+                // That of a clean session is written down only where there is room for it at once
+                // (docs/use/durability.md).
+                State::Published if is_settled && (offer.is_kept || !may_lack_room) => {}
                 State::Published if is_known && !may_refuse => {
                     if let Some(message) = self.messages.get_mut(&will.id) {
                         message.may_repeat = true;
@@ -277,14 +279,14 @@ impl Oracle {
 
     /// All is at rest: what holds now outlives what comes.
     pub(super) fn settle_wills(&mut self) {
-        let may_refuse = self.terms.may_refuse;
+        let may_lack_room = self.terms.may_refuse || self.terms.is_crowded;
         for will in self.wills.by_connection.values_mut() {
             if matches!(will.state, State::Void(why) if why == CONNECTED) {
                 continue;
             }
             will.is_settled = true;
             let was_forbidden = self.messages.get(&will.id).is_some_and(|m| m.was_forbidden);
-            let is_sure = (will.offer.is_kept || !may_refuse) && !was_forbidden;
+            let is_sure = (will.offer.is_kept || !may_lack_room) && !was_forbidden;
             if will.state == State::Published && is_sure && will.retain {
                 self.retained.on_acknowledged(&will.id.0, will.id.1.sequence);
             } else if will.retain {
@@ -352,6 +354,17 @@ mod tests {
     #[test]
     fn a_will_that_does_not_come_is_seen() {
         assert!(with_will().judge().is_err_and(|rule| rule.contains("never got")));
+    }
+
+    /// It is promised to nobody (docs/use/durability.md), and stored if there is room at once.
+    #[test]
+    fn a_crash_may_take_the_will_of_a_clean_session_where_journals_are_crowded() {
+        for is_crowded in [false, true] {
+            let terms = Terms { is_crowded, ..Terms::default() };
+            let mut oracle = with_will_in(Oracle::new(terms, 0, 10), 2);
+            oracle.crash_wills(true, false);
+            assert_eq!(oracle.judge().is_ok(), is_crowded);
+        }
     }
 
     #[test]
