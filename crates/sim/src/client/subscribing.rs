@@ -67,6 +67,10 @@ impl Subscribing {
 }
 
 impl ModelClient {
+    pub(crate) const fn filter_count(&self) -> usize {
+        self.subscribing.filters.len()
+    }
+
     /// Asks for what the session should have and is not known to.
     pub(super) fn request_missing(&mut self, oracle: &mut Oracle) {
         let wanted = self.subscribing.missing(true);

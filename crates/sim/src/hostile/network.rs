@@ -14,6 +14,7 @@ use session::MemoryKind;
 use super::kinds::{FILTERS_PER_PACKET, HostileKind, LARGE_BYTES, METHOD};
 use super::pressure::Pressure;
 use super::{Hostile, Wire};
+use crate::client::ModelClient;
 use crate::dice::pick;
 use crate::node::Node;
 use crate::oracle::Payload;
@@ -214,11 +215,11 @@ impl World {
                 // Clients have so much in a turn, and mail has; a message may take it beyond.
                 (2 * (units + FAN_OUT_MAX) + packets, "deliveries", deliveries)
             }
-            // Those of one packet at the least, if it is the rest of one.
+            // Small packets are taken whole, whoever has sent them, and the rest of another one.
             HostileKind::Subscriber if FILTERS_PER_PACKET as u64 * FILTER_UNITS > units => {
                 let filters = after.subscriptions.saturating_sub(before.subscriptions);
                 let packets = after.packets - before.packets;
-                (units / FILTER_UNITS + packets + 1, "filters", filters)
+                (units / FILTER_UNITS + packets * self.filters_max() + 1, "filters", filters)
             }
             _ => return Ok(()),
         };
@@ -226,6 +227,12 @@ impl World {
             true => Err(format!("{}: {seen} {what} in one go of {units} units", member.name())),
             false => Ok(()),
         }
+    }
+
+    /// The most filters that one who keeps to the rules asks for at once, or one.
+    fn filters_max(&self) -> u64 {
+        let counts = self.clients.iter().map(ModelClient::filter_count);
+        counts.fold(1, usize::max) as u64
     }
 
     /// What waits for one that does not read has a limit, and so has what it may ask for then.
