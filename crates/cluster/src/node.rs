@@ -90,7 +90,9 @@ struct Stream {
 struct Measuring {
     asked: Option<RequestId>,
     at_ms: u64,
-    /// Answers one after the other that the stream ends before what was read.
+    /// The last message that any shard had when it was asked.
+    read: Sequence,
+    /// Answers one after the other that the stream ends before what was read by then.
     short: u8,
 }
 
@@ -513,15 +515,17 @@ impl Stream {
         self.measuring.at_ms =
             now_ms + if self.has_caught_up { MEASURE_AGAIN_MS } else { MEASURE_MS };
         self.measuring.asked = Some(MEASURE_ID);
+        self.measuring.read = self.sequencer.furthest();
         Some((MEASURE_ID, Request::Ends))
     }
 
     fn on_end(&mut self, last: Sequence) {
-        let read = self.sequencer.furthest();
+        // Messages that came while the answer was on its way may be behind that.
+        let read = self.measuring.read;
         self.end = Some(last);
         if read <= last {
             self.measuring.short = 0;
-            self.has_caught_up &= last - self.sequencer.last() <= LAG_MESSAGES_MAX;
+            self.has_caught_up &= last.saturating_sub(self.sequencer.last()) <= LAG_MESSAGES_MAX;
             return;
         }
         // It had these messages when they were read, unless this is a local copy of another life.

@@ -259,6 +259,31 @@ fn a_standby_that_has_read_more_than_the_stream_has_is_not_to_be_active() {
     assert!(fault(&lab).unwrap().contains("the engine lost messages"));
 }
 
+/// Messages come faster than answers.
+#[test]
+fn a_standby_takes_an_answer_for_what_it_was_when_it_was_asked() {
+    let mut writer = Lab::active();
+    let mut lab = Lab::standby();
+    lab.is_taken = true;
+    for read in 1..=8 {
+        writer.commit(b"one");
+        let (id, _, body) = writer.append();
+        writer.answer(id, Answer::Appended(read + 1));
+        let id = loop {
+            lab.pass(100);
+            if let Some((id, Request::Ends)) = lab.asked.pop_front() {
+                break id;
+            }
+        };
+        lab.node.on_message(read, &body, lab.now_ms);
+        lab.answer(id, Answer::Ends { first: 1, last: read - 1 });
+        assert_eq!(lab.node.streams().find_map(|stream| stream.fault), None);
+    }
+    lab.pass(1);
+    assert_eq!(lab.applied, 8);
+    assert!(lab.node.streams().all(|stream| stream.has_caught_up));
+}
+
 /// It would keep the lease from nodes that can read it.
 #[test]
 fn a_node_that_cannot_read_the_rest_of_a_stream_gives_the_lease_up() {
