@@ -31,6 +31,9 @@ use crate::silence::dress;
 use crate::stream_world::StreamWorld;
 use crate::wall::Wall;
 
+/// Times at rest until the connections of hostile clients have ended.
+const PARTING_ROUNDS_MAX: usize = 20;
+
 /// Rounds in which the world has to come to rest at the end.
 const REST_ROUNDS_MAX: usize = 5000;
 
@@ -382,6 +385,14 @@ impl World {
     fn part_from_hostile(&mut self) -> Result<(), String> {
         self.dismiss_hostile();
         self.come_to_rest()?;
+        // A connection ends when all that has come of it is dealt with, and its session later.
+        for _ in 0..PARTING_ROUNDS_MAX {
+            if self.node.shared.total(|metrics| &metrics.connections) <= self.lines.len() as u64 {
+                break;
+            }
+            self.pass_ms(1000)?;
+            self.come_to_rest()?;
+        }
         self.pass_ms(PARTING_MS)?;
         self.come_to_rest()?;
         self.judge_mob()
