@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use broker::ShardId;
 use routing::Outcome;
 use routing::dispatch::RecordId;
-use streams::{ConsumerView, EventId, Order, Outgoing, ShardView};
+use streams::{ConsumerView, Order, Outgoing, ShardView};
 
 use super::streams::{Entry, Streams};
 use crate::stream_world::{ConsumerPlan, StreamPlan, is_refused};
@@ -18,7 +18,7 @@ type RunName = (ShardId, u64);
 pub(crate) struct Consumers {
     own: BTreeMap<u32, Consumer>,
     /// The record of each event: stream, shard and ordinal, and its content.
-    events: BTreeMap<EventId, (u32, RecordId, Entry)>,
+    events: BTreeMap<String, (u32, RecordId, Entry)>,
 }
 
 #[derive(Debug)]
@@ -105,7 +105,8 @@ impl Consumers {
                 return Err(format!("{at}: another content is sent"));
             }
             let event = (own.plan.stream, record.id, entry.clone());
-            let known = self.events.entry(record.event_id).or_insert_with(|| event.clone());
+            let known =
+                self.events.entry(record.event_id.to_string()).or_insert_with(|| event.clone());
             if (known.0, known.1) != (event.0, event.1) || known.2.bytes != event.2.bytes {
                 return Err(format!("{at}: the id of its event is that of another record"));
             }
