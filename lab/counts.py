@@ -381,7 +381,7 @@ def available_calls():
 
 def tracepoints():
     with contextlib.suppress(OSError):
-        return next(place for place in TRACEPOINTS if (place / "syscalls").is_dir())
+        return next((place for place in TRACEPOINTS if (place / "syscalls").is_dir()), None)
     return None
 
 

@@ -85,7 +85,7 @@ class Routed(Operated):
 [routing]
 file = "{path}"
 target_networks = ["127.0.0.0/8"]
-memory_bytes_max = "16MiB"
+memory_bytes_max = "32MiB"
 """
 
     def publish(self, node, count=PER_ROUND):
@@ -287,25 +287,26 @@ def test_a_node_with_an_older_file_of_rules_does_not_become_active(lab):
         receiver.stop()
 
 
-def test_an_engine_without_space_for_files_stops_no_publisher(lab):
+def test_an_engine_without_space_for_files_stops_no_publisher_while_memory_lasts(lab):
     active = settled(lab)
     url = f"nats://127.0.0.1:{lab.engine_ports[active]}"
     blocks = "lab-blocks-000"
     info = ask(url, f"STREAM.INFO.{blocks}")
     full = {**info["config"], "max_bytes": info["state"]["bytes"] + 4096}
-    ask(url, f"STREAM.UPDATE.{blocks}", full)
-    published = lab.publish(active)
     fault = lambda: fault_of_files(lab, active)  # noqa: E731
-    assert "maximum bytes exceeded" in eventually(fault, "the fault")
-    published += lab.publish(active, WINDOW)
     receiver = Receiver(port=lab.port)
     try:
+        ask(url, f"STREAM.UPDATE.{blocks}", full)
+        published = lab.publish(active)
+        assert "maximum bytes exceeded" in eventually(fault, "the fault")
+        published += lab.publish(active, WINDOW)
         awaited(receiver, published)
         ask(url, f"STREAM.UPDATE.{blocks}", info["config"])
         eventually(lambda: fault() is None, "the end of the fault")
         caught_up(lab, active)
         assert firsts(receiver, published[0]) == published
     finally:
+        ask(url, f"STREAM.UPDATE.{blocks}", info["config"])
         receiver.stop()
 
 

@@ -503,8 +503,8 @@ def test_a_namespace_that_is_not_configured_any_more_keeps_what_it_has(defined):
     """As its sessions: they are suspended until it is there again."""
     world = defined
     whole = world.broker.config.read_text()
-    start = whole.index('[[namespaces]]\nname = "zeta"')
-    world.broker.config.write_text(whole[:start])
+    start, end = whole.index('[[namespaces]]\nname = "zeta"'), whole.index("[http]")
+    world.broker.config.write_text(whole[:start] + whole[end:])
     world.admin("POST", "/reload")
     world.zeta("GET", "/definitions", status=403)
     put(world.acme, "target", "acme.more", target(world.receivers["acme"]))
