@@ -10,6 +10,7 @@
 
 pub mod conformance;
 pub mod docs;
+pub mod layers;
 pub mod missing;
 pub mod prose;
 mod rust;

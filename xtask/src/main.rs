@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use xtask::{conformance, docs, prose, source, tidy};
+use xtask::{conformance, docs, layers, prose, source, tidy};
 
 fn main() -> Result<ExitCode> {
     let root = source::root();
@@ -14,11 +14,14 @@ fn main() -> Result<ExitCode> {
         ["docs"] => docs::write(&root).map(|()| ExitCode::SUCCESS),
         ["conformance"] => conformance::write(&root).map(|()| ExitCode::SUCCESS),
         ["conformance", "--check"] => Ok(report(conformance::stale(&root)?)),
+        ["layers"] => layers::report(&root).map(|found| show(&found)),
         ["prose"] => Ok(list_marks(&prose::marks(&root)?, None)),
         ["prose", file] => Ok(list_marks(&prose::marks(&root)?, Some(file))),
         ["tidy"] => Ok(report(tidy::faults(&root)?)),
         _ => {
-            eprintln!("usage: cargo xtask docs | conformance [--check] | prose [FILE] | tidy");
+            eprintln!(
+                "usage: cargo xtask docs | conformance [--check] | layers | prose [FILE] | tidy"
+            );
             Ok(ExitCode::from(2))
         }
     }
@@ -29,6 +32,21 @@ fn report(faults: Vec<String>) -> ExitCode {
         eprintln!("{fault}");
     }
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show(found: &layers::Report) -> ExitCode {
+    for (from, to, names) in &found.upward {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        println!("upward: {from} -> {to}: {}", names.join(", "));
+    }
+    for file in &found.circle {
+        println!("circle: {file}");
+    }
+    for (file, function) in &found.functions {
+        println!("parts: {file}: {function}");
+    }
+    println!("{:?}", found.counts);
+    ExitCode::SUCCESS
 }
 
 /// The marks of a file, or how many each file has.

@@ -1,6 +1,6 @@
 //! The rules of the house hold, and the generated table is up to date.
 
-use xtask::{conformance, docs, missing, prose, source, tidy};
+use xtask::{conformance, docs, layers, missing, prose, source, tidy};
 
 #[test]
 fn conformance_table_is_up_to_date() {
@@ -18,6 +18,12 @@ fn generated_documents_are_all_written_by_one_command() {
 fn house_is_tidy() {
     let faults = tidy::faults(&source::root()).expect("the sources are readable");
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn nothing_new_breaks_the_layers_of_the_core() {
+    let faults = layers::faults(&source::root()).expect("the sources are readable");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
