@@ -711,8 +711,8 @@ settings! {
         /// File with an admin's token and the address of the API, for `quelea ctl`. Made at the
         /// first start, with mode 0600. Default: `api.token` in `server.data_dir`.
         token_file: Option<PathBuf> = ValueKind::Path, "";
-        /// Users of the API with their passwords, as written by `quelea passwd`. The next three keys
-        /// and `api_users` of namespaces give them rights.
+        /// Users of the API with their passwords, as written by `quelea passwd`. The next three
+        /// keys and `api_users` of namespaces give them rights.
         password_file: Option<PathBuf> = ValueKind::Path, "";
         /// Users that may see everything; `*`: all users of the file. Once a namespace has
         /// `api_users`, viewers must be named.
