@@ -118,7 +118,7 @@ impl ApiAuthenticator {
     ///
     /// When one cannot be used, or others can read the token.
     pub(crate) fn new(config: &ApiConfig, namespaces: &[Namespace]) -> anyhow::Result<Self> {
-        let users = load_users(config.password_file.as_deref(), named(config, namespaces))?;
+        let users = load_users(config.password_file.as_deref(), all_named(config, namespaces))?;
         let salt: Digest = random();
         let token = token::kept(&config.token_file)?;
         let checks = config.password_file.as_ref().map(|_| PasswordChecks::start()).transpose()?;
@@ -162,8 +162,7 @@ impl ApiAuthenticator {
     /// The file cannot be used, and the old users stay.
     pub(crate) fn reload(&self) -> anyhow::Result<bool> {
         self.reloads.fetch_add(1, Ordering::Relaxed);
-        let viewers = self.viewers.iter().filter(|name| *name != EACH);
-        let named = viewers.chain(&self.operators).chain(&self.admins);
+        let named = named(&self.viewers, &self.operators, &self.admins);
         let users = load_users(self.password_file.as_deref(), named)?;
         let has_some = users.is_some();
         *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
@@ -463,7 +462,7 @@ pub(crate) fn check_files(
     namespaces: &[Namespace],
     data_dir: &Path,
 ) -> anyhow::Result<()> {
-    load_users(config.password_file.as_deref(), named(config, namespaces))?;
+    load_users(config.password_file.as_deref(), all_named(config, namespaces))?;
     // The one that nobody has named is a part of the data directory.
     if !token::is_of_directory(config, data_dir) {
         token::known(&config.token_file)?;
@@ -495,12 +494,20 @@ fn check_known<'a>(
 }
 
 /// Users that the configuration names.
-fn named<'a>(
+fn all_named<'a>(
     config: &'a ApiConfig,
     namespaces: &'a [Namespace],
 ) -> impl Iterator<Item = &'a String> {
-    let viewers = config.viewers.iter().filter(|name| *name != EACH);
-    viewers.chain(&config.operators).chain(&config.admins).chain(users_of(namespaces))
+    named(&config.viewers, &config.operators, &config.admins).chain(users_of(namespaces))
+}
+
+/// Those of the three roles.
+fn named<'a>(
+    viewers: &'a [String],
+    operators: &'a [String],
+    admins: &'a [String],
+) -> impl Iterator<Item = &'a String> {
+    viewers.iter().filter(|name| *name != EACH).chain(operators).chain(admins)
 }
 
 fn users_of(namespaces: &[Namespace]) -> impl Iterator<Item = &String> {
