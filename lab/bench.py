@@ -3,7 +3,7 @@
 
 `lab/bench.py peers` and `catalogue`: quelea and the brokers that are installed. `matrix`: quality
 of service, payload and version, with mosquitto. `connections`: the cost of connects and of idle
-connections, over TCP and TLS. `floor`: quelea and the bare relay of crates/floor. `durable`:
+connections, over TCP and TLS. `floor`: quelea and the bare relay of crates/proof/floor. `durable`:
 durable sessions at the levels of quelea, and in other brokers that keep them on disk;
 `durable-levels` has only quelea. Several suites may be given.
 
@@ -131,7 +131,7 @@ CALLED = ["quelea", "mosquitto", "rumqttd", "rmqttd", "nats", "hivemq"]
 SUITES = {
     "floor": Suite(
         [P2P_1K, P2P, SHARE, FAN, *plain("AIO-B100-16B")],
-        ["quelea", "crates/flock/brokers/floor.toml", "crates/flock/brokers/floor-1.toml"],
+        ["quelea", "crates/flock/flock/brokers/floor.toml", "crates/flock/flock/brokers/floor-1.toml"],
     ),
     "peers": Suite(
         [P2P, SHARE, FAN, MAX_1, MAX_0, ONE_1],

@@ -45,7 +45,7 @@ sys.path.append(str(ROOT / "tests"))
 from ports import free_ports  # noqa: E402
 
 SCENARIO = ROOT / "lab/bench/count.toml"
-DESCRIPTIONS = ROOT / "crates/flock/brokers"
+DESCRIPTIONS = ROOT / "crates/flock/flock/brokers"
 TRACEPOINTS = (Path("/sys/kernel/tracing/events"), Path("/sys/kernel/debug/tracing/events"))
 EXAMPLES = """\
 examples:

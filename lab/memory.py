@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Memory of connections, subscriptions and retained messages, of whole processes over sockets.
 
-`lab/memory.py` starts each broker of `--brokers` as `crates/flock/brokers/*.toml` describe it,
+`lab/memory.py` starts each broker of `--brokers` as `crates/flock/flock/brokers/*.toml` describe it,
 and reads its resident memory (`VmRSS`) before and after 15,000 idle connections, a million
 distinct subscriptions, or a million retained messages. It writes lab/results/memory.json. Tables
 of a broker grow by doubling, so that bytes per entry swing. `worst_each` is the largest number of
@@ -105,7 +105,7 @@ class Broker:
     """A broker started afresh as its description says."""
 
     def __init__(self, name, cores):
-        path = ROOT / "crates/flock/brokers" / f"{name.partition(':')[0]}.toml"
+        path = ROOT / "crates/flock/flock/brokers" / f"{name.partition(':')[0]}.toml"
         described = tomllib.loads(path.read_text())
         self.name = name.partition(":")[2] or described["name"]
         self.directory = Path(tempfile.mkdtemp(prefix="quelea-memory-"))

@@ -4,8 +4,8 @@ the core of the broker without sockets on one, two and four threads. Writes
 lab/results/scaling.json.
 
 The load needs cores, so the rates with sockets end at what is left for it. The bare relay of
-crates/floor does nearly nothing and shows that end. CPU per message has no such end: if it stays
-the same as cores are added, the rate grows with them. `crates/broker/examples/scaling.rs` needs
+crates/proof/floor does nearly nothing and shows that end. CPU per message has no such end: if it stays
+the same as cores are added, the rate grows with them. `crates/core/broker/examples/scaling.rs` needs
 no load and shows the rate.
 """
 
@@ -22,7 +22,7 @@ import runs
 from runs import Cell, cost, received
 
 SCENARIOS = {"AIO-B100-16B": "AIO-B100-16B", "MAX-1": bench.file("max")}
-BROKERS = {"quelea": "quelea", "relay": "crates/flock/brokers/floor.toml"}
+BROKERS = {"quelea": "quelea", "relay": "crates/flock/flock/brokers/floor.toml"}
 LINE = re.compile(r"(.+), (\d+) threads: ([\d.]+) M messages/s")
 
 

@@ -9,7 +9,7 @@ disturbance in the same round.
 
 The broker has two cores, the load of the pairs the third, the disturbance the fourth, each a
 process of its own: what the disturbance costs its clients delays no measurement. Every run has a
-broker that was just started. The bare relay of crates/floor, where it can stand in for a broker,
+broker that was just started. The bare relay of crates/proof/floor, where it can stand in for a broker,
 shows what is the kernel's and the machine's.
 """
 

@@ -117,12 +117,14 @@ fn id_of_name(rest: &str) -> Option<Id> {
     id.filter(|id| id.len() == 4)
 }
 
-/// `crates/codec/src/publish.rs` as `codec/publish`.
+/// `crates/core/codec/src/publish.rs` as `codec/publish`.
 fn short(path: &str) -> String {
+    let within = source::crate_of(path).map(|(_, name, rest)| format!("{name}/{rest}"));
+    let path = within.unwrap_or_else(|| path.to_owned());
     let path = path.trim_end_matches(".rs").trim_end_matches(".py");
     let parts: Vec<_> = path
         .split('/')
-        .filter(|part| !["crates", "src", "tests", "wire", "configured"].contains(part))
+        .filter(|part| !["src", "tests", "wire", "configured"].contains(part))
         .collect();
     parts.join("/")
 }
@@ -242,8 +244,8 @@ of them: whom each binds, its subject in our words, and the tests that prove it.
 - The name of a test says which statement it proves. `mqtt_3_3_1_4_...` proves MQTT-3.3.1-4 of
   MQTT 5.0, and `mqtt311_3_3_1_4_...` that of MQTT 3.1.1. A test that names an unknown statement is
   an error.
-- Tests in `crates/conformance` send and compare bytes. They use no code of the broker, and run
-  against any server: `make conformance MQTT_ADDRESS=host:port`.
+- Tests in `crates/proof/conformance` send and compare bytes. They use no code of the broker, and
+  run against any server: `make conformance MQTT_ADDRESS=host:port`.
 - All other tests are unit tests and end-to-end tests of this repository.
 - A statement that binds only clients counts as proved if a test shows that the broker enforces it.
 - A statement without a proof is listed here, and its row in the table has no test.

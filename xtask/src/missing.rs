@@ -16,7 +16,7 @@ const SURFACES: [&str; 4] = [
     "docs/use/quelea.reference.toml",
     "docs/use/api.openapi.json",
     "docs/use/tools.md",
-    "crates/quelea/src/run/mod.rs",
+    "crates/server/quelea/src/run/mod.rs",
 ];
 
 /// Headings of a second list of this kind.

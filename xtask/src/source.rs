@@ -26,6 +26,20 @@ pub fn files(root: &Path, extensions: &[&str]) -> Result<Vec<File>> {
     Ok(found)
 }
 
+/// The room, the crate's folder and the rest of a path below `crates`.
+pub fn crate_of(path: &str) -> Option<(&str, &str, &str)> {
+    let (room, rest) = path.strip_prefix("crates/")?.split_once('/')?;
+    let (name, rest) = rest.split_once('/')?;
+    Some((room, name, rest))
+}
+
+/// The folder of the crate with this name, in whichever room it is.
+pub fn crate_folder(root: &Path, name: &str) -> Option<PathBuf> {
+    let rooms = fs::read_dir(root.join("crates")).ok()?;
+    let folders = rooms.filter_map(|room| Some(room.ok()?.path().join(name)));
+    folders.into_iter().find(|folder| folder.join("Cargo.toml").exists())
+}
+
 fn walk(root: &Path, directory: &Path, extensions: &[&str], found: &mut Vec<File>) -> Result<()> {
     let entries =
         fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))?;

@@ -16,6 +16,7 @@ use crate::source::{self, File};
 #[serde(deny_unknown_fields)]
 struct Rules {
     sans_io: Vec<String>,
+    rooms: BTreeMap<String, BTreeSet<String>>,
     edges: BTreeMap<String, BTreeSet<String>>,
     /// Of each exception the reason.
     long_files: BTreeMap<String, String>,
@@ -36,6 +37,14 @@ struct Manifest {
 #[derive(Deserialize)]
 struct Package {
     name: String,
+}
+
+impl Manifest {
+    /// Code names a crate without the prefix that keeps its package apart on crates.io.
+    fn name(&self) -> &str {
+        let package = self.package.name.as_str();
+        package.strip_prefix("quelea-").unwrap_or(package)
+    }
 }
 
 /// Everything that breaks a rule, one line each: `path:line: what and what to do`.
@@ -154,9 +163,10 @@ fn check_unsafe(file: &File, rules: &Rules, faults: &mut Vec<String>) {
 
 /// State machines know no socket, file, clock, thread, random source or printing.
 fn check_sans_io(file: &File, rules: &Rules, faults: &mut Vec<String>) {
-    let sources =
-        rules.sans_io.iter().any(|name| file.path.starts_with(&format!("crates/{name}/src/")));
-    if !sources {
+    let is_checked = source::crate_of(&file.path).is_some_and(|(_, name, rest)| {
+        rest.starts_with("src/") && rules.sans_io.iter().any(|listed| listed == name)
+    });
+    if !is_checked {
         return;
     }
     let lines = rust::without_tests(&file.text);
@@ -263,7 +273,7 @@ fn names_a_file(name: &str) -> bool {
     plain && inside.iter().any(|start| name.starts_with(start))
 }
 
-/// `topic/index.rs::matches`: the function `matches` in `crates/topic/src/index.rs`.
+/// `topic/index.rs::matches`: the function `matches` in `src/index.rs` of the crate `topic`.
 fn names_a_function(name: &str) -> bool {
     name.contains(".rs::") && name.split('/').count() > 1
 }
@@ -271,7 +281,8 @@ fn names_a_function(name: &str) -> bool {
 fn has_function(root: &Path, name: &str) -> bool {
     let Some((path, function)) = name.split_once("::") else { return false };
     let Some((folder, file)) = path.split_once('/') else { return false };
-    let text = fs::read_to_string(root.join("crates").join(folder).join("src").join(file));
+    let Some(folder) = source::crate_folder(root, folder) else { return false };
+    let text = fs::read_to_string(folder.join("src").join(file));
     let opening = [format!("fn {function}("), format!("fn {function}<")];
     text.is_ok_and(|text| opening.iter().any(|opening| text.contains(opening)))
 }
@@ -292,21 +303,26 @@ fn check_manifests(
     let manifests = manifests
         .iter()
         .filter(|file| file.path.ends_with("/Cargo.toml") && !file.path.starts_with("fuzz/"));
-    for file in manifests {
-        let manifest: Manifest = toml::from_str(&file.text).context(file.path.clone())?;
-        let package = manifest.package.name.as_str();
-        // Code names a crate without the prefix that keeps its package apart on crates.io.
-        let name = package.strip_prefix("quelea-").unwrap_or(package);
+    let manifests: Vec<(&str, Manifest)> = manifests
+        .map(|file| Ok((&*file.path, toml::from_str(&file.text).context(file.path.clone())?)))
+        .collect::<Result<_>>()?;
+    let room_of: BTreeMap<&str, &str> = manifests
+        .iter()
+        .filter_map(|(path, manifest)| Some((manifest.name(), source::crate_of(path)?.0)))
+        .collect();
+    for (path, manifest) in &manifests {
+        let (path, name) = (*path, manifest.name());
         let Some(allowed) = rules.edges.get(name) else {
-            faults.push(format!("{}: crate {name} is not in xtask/tidy.toml", file.path));
+            faults.push(format!("{}: crate {name} is not in xtask/tidy.toml", path));
             continue;
         };
         let is_ours = |dependency: &String| rules.edges.contains_key(dependency);
         let ours = manifest.dependencies.keys().filter(|dependency| is_ours(dependency));
         for other in ours.filter(|other| !allowed.contains(*other)) {
-            faults.push(format!("{}: {name} may not use {other}", file.path));
+            faults.push(format!("{}: {name} may not use {other}", path));
         }
-        check_readme(&file.path, documents, faults);
+        check_room(path, manifest, rules, &room_of, faults);
+        check_readme(path, documents, faults);
         let row = format!("| `{name}` |");
         if !architecture.lines().any(|line| line.starts_with(&row)) {
             faults.push(format!("ARCHITECTURE.md: no row for crate `{name}`"));
@@ -324,11 +340,32 @@ fn check_manifests(
             for dependency in
                 asynchronous.iter().filter(|d| manifest.dependencies.contains_key(**d))
             {
-                faults.push(format!("{}: {name} may not depend on {dependency}", file.path));
+                faults.push(format!("{}: {name} may not depend on {dependency}", path));
             }
         }
     }
     Ok(())
+}
+
+/// A crate uses crates of its own room, and of those that the room may know.
+fn check_room(
+    path: &str,
+    manifest: &Manifest,
+    rules: &Rules,
+    room_of: &BTreeMap<&str, &str>,
+    faults: &mut Vec<String>,
+) {
+    let Some((room, ..)) = source::crate_of(path) else { return };
+    let Some(known) = rules.rooms.get(room) else {
+        faults.push(format!("{path}: room {room} is not in xtask/tidy.toml"));
+        return;
+    };
+    for dependency in manifest.dependencies.keys() {
+        let other = room_of.get(dependency.as_str()).copied();
+        if let Some(other) = other.filter(|other| *other != room && !known.contains(*other)) {
+            faults.push(format!("{path}: room {room} may not use {dependency} of room {other}"));
+        }
+    }
 }
 
 /// Every crate says what it is for, what it must not know, where to begin and how to test it.
@@ -415,6 +452,22 @@ mod tests {
     }
 
     #[test]
+    fn a_room_knows_only_the_rooms_below_it() {
+        let manifest: Manifest = toml::from_str(
+            "package.name = 'quelea-topic'\n[dependencies]\ncodec = {}\nnet = {}\nsim = {}",
+        )
+        .expect("a manifest");
+        let room_of = [("codec", "core"), ("net", "server"), ("sim", "proof")].into();
+        let faults_in = |room: &str| {
+            let mut faults = Vec::new();
+            let path = format!("crates/{room}/topic/Cargo.toml");
+            check_room(&path, &manifest, &rules(), &room_of, &mut faults);
+            faults.len()
+        };
+        assert_eq!(["core", "server", "proof", "cellar"].map(faults_in), [2, 1, 0, 1]);
+    }
+
+    #[test]
     fn text_faults_are_found() {
         let mut faults = Vec::new();
         let long = "x".repeat(101);
@@ -495,15 +548,15 @@ mod tests {
         let text =
             "use std::net::TcpStream;\n// std::fs is only mentioned\nlet now = Instant::now();\n";
         let mut faults = Vec::new();
-        check_sans_io(&file("crates/codec/src/a.rs", text), &rules(), &mut faults);
+        check_sans_io(&file("crates/core/codec/src/a.rs", text), &rules(), &mut faults);
         assert_eq!(faults.len(), 2, "{faults:?}");
         let mut faults = Vec::new();
-        check_sans_io(&file("crates/quelea/src/a.rs", text), &rules(), &mut faults);
+        check_sans_io(&file("crates/server/quelea/src/a.rs", text), &rules(), &mut faults);
         assert!(faults.is_empty());
         let tables = "use std::collections::HashMap;\na: HashMap<u64, u64, FixedState>,\n\
                       HashMap::with_hasher(state)\nb: HashMap<u64, u64>,\nHashSet::new()\n\
                       foldhash::fast::RandomState\n";
-        check_sans_io(&file("crates/topic/src/a.rs", tables), &rules(), &mut faults);
+        check_sans_io(&file("crates/core/topic/src/a.rs", tables), &rules(), &mut faults);
         assert_eq!(faults.len(), 3, "{faults:?}");
     }
 
