@@ -40,8 +40,12 @@ check: ## three minutes: clippy, unit tests of all crates, a few simulated world
 		$(CARGO) run -q -p quelea-sim -- 0 200 $$kind --all || exit 1; done
 
 .PHONY: test
-test: ## everything that must pass (SUITES="unit e2e": only these; tests/run.py --list names them)
+test: ## everything that must pass (SUITES="unit e2e": only these; ROOM=core: only crates below crates/core)
+ifdef ROOM
+	@python3 tests/units.py $(ROOM)
+else
 	@python3 tests/run.py --setup $(SUITES)
+endif
 
 .PHONY: e2e
 e2e: ## only the end-to-end tests with foreign clients
