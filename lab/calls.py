@@ -33,7 +33,7 @@ WAYS = [
 ]
 HOUSE = re.compile(r"^<?&?(mut )?(broker|codec|policy|session|storage|topic)::")
 # Where clients are looked up.
-SLOTS = "crates/core/broker/src/clients/slots.rs"
+SLOTS = "crates/core/broker/src/parts/slots.rs"
 LOOK_UPS = re.compile(
     r"clients::slots::<impl broker::clients::Sessions>::(get|get_mut|with_index)$"
 )

@@ -460,7 +460,7 @@ def one_shard(field):
 
 
 def shard_of(name, shards):
-    """As `shard_of` in crates/core/broker/src/shard/shared.rs: fixed, so that anybody can compute it."""
+    """As `shard_of` in crates/core/broker/src/words/shared.rs: fixed, so that anybody can compute it."""
     value, most = 0xCBF2_9CE4_8422_2325, (1 << 64) - 1
     for byte in name.encode():
         value = (value ^ byte) * 0x0000_0100_0000_01B3 & most

@@ -45,7 +45,7 @@ def test_each_command_of_ctl_in_a_document_exists():
 
 @pytest.mark.parametrize("page", ["operations.md"])
 def test_each_reason_of_an_end_is_explained(page):
-    source = (ROOT / "crates/core/broker/src/shard/event.rs").read_text()
+    source = (ROOT / "crates/core/broker/src/words/event.rs").read_text()
     body = re.search(r"fn word\(&self\).*?\n    }\n", source, re.DOTALL)[0]
     words = re.findall(r'"([a-z_]+)"', body)
     assert len(words) > 10

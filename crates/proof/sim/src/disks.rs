@@ -460,7 +460,7 @@ const SEGMENT_BYTES: u32 = 64 * 1024;
 const HONEST_JOURNAL_BYTES: u64 = 32 * 1024;
 const HONEST_JOURNAL_MESSAGES: u64 = 40;
 /// The part of a journal that is for those who have little there
-/// (`crates/core/broker/src/shard/shared.rs`).
+/// (`crates/core/broker/src/words/shared.rs`).
 const JOURNAL_LAST_PART: u64 = 16;
 
 /// What is kept at level `disk` is synced after so long.

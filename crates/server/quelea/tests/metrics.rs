@@ -24,7 +24,7 @@ use streams::{ConsumerView, Counters, State, StreamView, Sum};
 const SYS_INTRODUCTION: &str = "\
 # $SYS topics
 
-<!-- Generated from crates/core/broker/src/stats/sys.rs, crates/server/quelea/src/run/
+<!-- Generated from crates/core/broker/src/words/sys.rs, crates/server/quelea/src/run/
      and cluster/figures.rs: `cargo xtask docs`. -->
 
 The broker publishes its figures as retained messages every 10 s (`interval_secs` under `[sys]` in
@@ -43,7 +43,7 @@ names. Counters begin at 0 with each start. [Metrics](metrics.md) are more detai
 const INTRODUCTION: &str = "\
 # Metrics
 
-<!-- Generated from crates/core/broker/src/stats/metrics.rs and crates/server/quelea/src/metrics.rs:
+<!-- Generated from crates/core/broker/src/words/metrics.rs and crates/server/quelea/src/metrics.rs:
      `cargo xtask docs`. -->
 
 `quelea serve` serves metrics in the text format of Prometheus at `http://127.0.0.1:9883/metrics`

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use session::{Delivery, Dropped, Lifetimes, Offered, Overflow, QueueLimit};
 use topic::FilterId;
 
-use super::eras::is_assigned;
-use super::store::Loaded;
 use crate::Name;
-use crate::clients::client::Client;
+use crate::deliver::copies::options;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::flow::work::Task;
-use crate::routing::deliver::options;
-use crate::routing::router::Router;
-use crate::shard::context::Context;
+use crate::durable::eras::is_assigned;
+use crate::durable::store::Loaded;
+use crate::parts::client::Client;
+use crate::parts::router::Router;
+use crate::parts::work::Task;
+use crate::state::Context;
+use crate::words::expected::Expected;
 
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;

@@ -7,15 +7,15 @@
 use storage::AppendError;
 use topic::{FilterId, Subscription};
 
-use super::kept_sessions::KeptSession;
-use super::store::{Class, Store};
-use super::track::RecordLocation;
-use crate::clients::Sessions;
-use crate::clients::client::Client;
-use crate::clients::subscriptions::Listed;
+use crate::deliver::copies::options;
 use crate::durable::Durable;
+use crate::durable::kept_sessions::KeptSession;
+use crate::durable::store::{Class, Store};
+use crate::durable::track::RecordLocation;
 use crate::journal::{Fact, Subscribed};
-use crate::routing::deliver::options;
+use crate::parts::client::Client;
+use crate::parts::sessions::Sessions;
+use crate::parts::subscriptions::Listed;
 
 /// Changes of one filter that are remembered at the same time. Policy: a SUBSCRIBE that would be
 /// one more is refused until the client has acknowledged what is due by the oldest.

@@ -14,22 +14,22 @@ use foldhash::fast::FixedState;
 use session::{Account, Awaited, Message, Respondent};
 use storage::{AppendError, Position, Status};
 
-use super::promise::Promise;
-use super::store::{Class, Loaded, level_of};
-use super::streams::{ForStreams, Publisher};
-use super::track::{RecordLocation, Track};
-use crate::clients::Sessions;
-use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
+use crate::durable::promise::Promise;
+use crate::durable::store::{Class, Loaded, level_of};
+use crate::durable::streams::{ForStreams, Publisher};
+use crate::durable::track::{RecordLocation, Track};
 use crate::journal::{Fact, Origin, Purpose, QueueId, QueueNumber};
-use crate::limits::ledger::NOBODY;
-use crate::retained::Retained;
-use crate::routing::asked::Asked;
-use crate::routing::publish::Routed;
-use crate::shard::context::Context;
-use crate::streams::StreamFlaw;
+use crate::parts::client::Client;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::publish::check::Routed;
+use crate::state::Context;
+use crate::words::asked::Asked;
+use crate::words::expected::Expected;
+use crate::words::ledger::NOBODY;
+use crate::words::streams::StreamFlaw;
 use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 
 /// A message that is not yet known to be stored by all shards that have to.

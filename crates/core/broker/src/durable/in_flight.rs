@@ -9,23 +9,23 @@ use session::{Delivery, Dropped, Message, Offered, Overflow, Terms};
 use storage::{Level, Position};
 use topic::{FilterId, Subscription};
 
-use super::eras;
-use super::kept_sessions::KeptSession;
-use super::postponed::Postponed;
-use super::promise::Promise;
-use super::store::{Loaded, Noted, Store};
-use super::streams::{ForStreams, Publisher};
 use crate::Name;
-use crate::clients::Sessions;
-use crate::clients::client::{Client, Pace};
+use crate::deliver::copies::{Keeping, may_receive, options, terms_of};
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::flow::PAUSE_MS;
+use crate::durable::eras;
+use crate::durable::kept_sessions::KeptSession;
+use crate::durable::postponed::Postponed;
+use crate::durable::promise::Promise;
+use crate::durable::store::{Loaded, Noted, Store};
+use crate::durable::streams::{ForStreams, Publisher};
 use crate::journal::{Fact, Purpose, Stage, StoredMessage};
-use crate::limits::ledger::NOBODY;
-use crate::routing::deliver::{Keeping, may_receive, options, terms_of};
-use crate::routing::router::Router;
-use crate::shard::context::Context;
+use crate::parts::client::{Client, Pace};
+use crate::parts::flow::PAUSE_MS;
+use crate::parts::router::Router;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::ledger::NOBODY;
 
 /// A session with more subscriptions asks the index which of them match a message of its backlog.
 const OWN_FILTERS_MAX: usize = 64;

@@ -12,21 +12,21 @@ use session::{Amount, Dropped, Expires, ExpiringQueue, Message, Overflow, QueueL
 use slab::Slab;
 use storage::{AppendError, Level};
 
-use super::postponed::Postponed;
-use super::promise::Promise;
-use super::replay::MessageFacts;
-use super::store::{Class, Loaded, Store, level_of};
-use super::track::{RecordLocation, Track};
+use crate::deliver::copies::count_dropped;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::flow::work::Task;
-use crate::groups::group_names::GroupName;
-use crate::groups::share::{exceeded, less};
-use crate::groups::table::{Group, Groups};
+use crate::durable::postponed::Postponed;
+use crate::durable::promise::Promise;
+use crate::durable::replay::MessageFacts;
+use crate::durable::store::{Class, Loaded, Store, level_of};
+use crate::durable::track::{RecordLocation, Track};
 use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
-use crate::limits::ledger::NOBODY;
-use crate::routing::deliver::count_dropped;
-use crate::shard::context::Context;
+use crate::parts::groups::{Group, Groups};
+use crate::parts::work::Task;
+use crate::share::offer::{exceeded, less};
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::group_names::GroupName;
+use crate::words::ledger::NOBODY;
 use crate::{Confirm, GroupWay, Mail, ShareStrategy};
 
 /// Bytes of waiting messages that a group keeps in memory beside the journal. Policy: later ones
@@ -77,7 +77,7 @@ pub(super) struct KeptQueue {
     memory_bytes: usize,
     /// Dispatched and returned; they go first. With their bytes.
     returned: BTreeMap<u64, u32>,
-    /// Dispatched, and no member with room may have them (`groups/denied.rs`). With their bytes.
+    /// Dispatched, and no member with room may have them (`share/denied.rs`). With their bytes.
     denied: BTreeMap<u64, u32>,
     /// Of both.
     returned_bytes: u64,

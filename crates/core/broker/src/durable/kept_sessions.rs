@@ -6,23 +6,23 @@ use codec::{Packet, Reason, SubscribeOptions, Version};
 use session::{Amount, Lifetimes, NEVER, QueueLimit, QueueLimits};
 use storage::{AppendError, Level, Position};
 
-use super::eras::{Change, Eras};
-use super::handover::Received;
-use super::postponed::{Postponed, Unwritten, passes};
-use super::promise::Promise;
-use super::session_ends::End;
-use super::store::{Class, level_of};
-use super::track::{RecordLocation, Track};
-use crate::clients::Sessions;
-use crate::clients::client::Client;
-use crate::clients::subscriptions::Listed;
+use crate::deliver::copies::options;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
+use crate::durable::eras::{Change, Eras};
+use crate::durable::handover::Received;
+use crate::durable::postponed::{Postponed, Unwritten, passes};
+use crate::durable::promise::Promise;
+use crate::durable::session_ends::End;
+use crate::durable::store::{Class, level_of};
+use crate::durable::track::{RecordLocation, Track};
 use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
-use crate::routing::deliver::options;
-use crate::routing::publish::reason_of;
-use crate::shard::context::Context;
+use crate::parts::client::Client;
+use crate::parts::groups::Groups;
+use crate::parts::sessions::Sessions;
+use crate::parts::subscriptions::Listed;
+use crate::publish::check::reason_of;
+use crate::state::Context;
+use crate::words::expected::Expected;
 use crate::{Durability, Ended, Name};
 
 /// What a durable session has more than others.

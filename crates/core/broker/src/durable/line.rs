@@ -13,16 +13,16 @@ use foldhash::fast::FixedState;
 use session::{Message, Respondent};
 use storage::{Journal, Level, Position};
 
-use crate::clients::Sessions;
-use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
 use crate::journal::QueueNumber;
-use crate::retained::Retained;
-use crate::routing::asked::Asked;
-use crate::routing::publish::Routed;
-use crate::shard::context::Context;
+use crate::parts::client::Client;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::publish::check::Routed;
+use crate::state::Context;
+use crate::words::asked::Asked;
+use crate::words::expected::Expected;
 use crate::{Confirm, Name};
 
 /// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not

@@ -58,14 +58,14 @@ pub(crate) use store::{OWNER_BYTES_MAX, level_of};
 pub(crate) use track::RecordLocation;
 pub(crate) use unlogged::unlogged;
 
-use crate::clients::Sessions;
-use crate::clients::notices::Subject;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
 use crate::journal::QueueId;
-use crate::retained::Retained;
-use crate::shard::context::Context;
-use crate::shard::shared::JournalState;
+use crate::observe::notices::Subject;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::shared::JournalState;
 use crate::{Durability, Shard, Waits};
 
 /// What a shard keeps across a start: its journal, if it has one.

@@ -14,18 +14,18 @@ use std::collections::VecDeque;
 use codec::{Reason, Version};
 use storage::{AppendError, Level, Position};
 
-use super::promise::Promise;
-use super::session_ends::End;
-use super::store::Class;
-use super::will::DueWill;
-use crate::clients::Sessions;
-use crate::clients::ending::NEVER_EXPIRES;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
+use crate::durable::promise::Promise;
+use crate::durable::session_ends::End;
+use crate::durable::store::Class;
+use crate::durable::will::DueWill;
 use crate::journal::{Fact, QueueNumber};
-use crate::retained::Retained;
-use crate::shard::context::Context;
+use crate::life::ending::NEVER_EXPIRES;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+use crate::words::expected::Expected;
 use crate::{Confirm, Mail, Name, SessionKey};
 
 /// Bytes of deletions, and of answers that wait for them. Policy: above it, what is given up is

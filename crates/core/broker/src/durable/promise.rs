@@ -7,13 +7,13 @@ use policy::{Action, Identity};
 use session::{Control, Message};
 use storage::{Journal, Level, Position};
 
-use super::streams::Ordered;
-use crate::clients::Sessions;
-use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::groups::table::Groups;
-use crate::retained::Retained;
-use crate::shard::context::Context;
+use crate::durable::streams::Ordered;
+use crate::parts::client::Client;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
 use crate::{Confirm, Ended, Mail, SessionKey};
 
 /// What may be done once a fact is committed.

@@ -4,13 +4,13 @@
 //! A further kind gets a variant of [`Queue`], and of [`QueueId`] if it has no number of its own.
 //! All else is in this file; what is in its queue and when it moves is its own business.
 
-use super::KeptId;
-use super::store::{Seen, Store};
-use super::track::{RecordLocation, Track};
-use crate::clients::Sessions;
 use crate::durable::Durable;
-use crate::expected::Expected;
+use crate::durable::KeptId;
+use crate::durable::store::{Seen, Store};
+use crate::durable::track::{RecordLocation, Track};
 use crate::journal::{ProgressBuf, QueueId, QueueNumber};
+use crate::parts::sessions::Sessions;
+use crate::words::expected::Expected;
 
 /// A queue of this shard, by whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,12 +14,12 @@ use foldhash::fast::FixedState;
 use session::{Message, NEVER, Will};
 use storage::{Ledger, Position, Record, weight};
 
-use super::store::message_of;
-use super::stream_facts::StreamFacts;
-use super::streams::CURSOR_SHARE;
-use super::texts::Texts;
-use super::track::RecordLocation;
-use super::writing::Shares;
+use crate::durable::store::message_of;
+use crate::durable::stream_facts::StreamFacts;
+use crate::durable::streams::CURSOR_SHARE;
+use crate::durable::texts::Texts;
+use crate::durable::track::RecordLocation;
+use crate::durable::writing::Shares;
 use crate::journal::{
     Fact, GroupOpened, InFlight, Origin, Purpose, QueueId, QueueNumber, Sent, SessionOpened, Stage,
     StoredMessage, StoredWill, Streamed, Subscribed,

@@ -9,30 +9,30 @@ use session::Account;
 use storage::{Journal, Recovered};
 use topic::FilterId;
 
-use super::eras::is_assigned;
-use super::handover::Received;
-use super::kept_sessions::KeptSession;
-use super::postponed::Postponed;
-use super::replay::Opened;
-use super::replay::{
+use crate::deliver::copies::options;
+use crate::durable::Durable;
+use crate::durable::eras::is_assigned;
+use crate::durable::handover::Received;
+use crate::durable::kept_sessions::KeptSession;
+use crate::durable::postponed::Postponed;
+use crate::durable::replay::Opened;
+use crate::durable::replay::{
     FormerFacts, MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
     SessionFacts, Unreadable,
 };
-use super::session_ends::End;
-use super::store::{Store, Stored};
-use super::track::{Out, RecordLocation, Track};
-use crate::clients::Sessions;
-use crate::clients::client::Client;
-use crate::clients::connect::{owner_name, user_account};
-use crate::clients::subscriptions::Listed;
-use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
+use crate::durable::session_ends::End;
+use crate::durable::store::{Store, Stored};
+use crate::durable::track::{Out, RecordLocation, Track};
 use crate::journal::{QueueId, QueueNumber, Sent, Stage};
-use crate::limits::ledger::NOBODY;
-use crate::retained::Retained;
-use crate::routing::deliver::options;
-use crate::shard::context::Context;
+use crate::life::connect::{owner_name, user_account};
+use crate::parts::client::Client;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::parts::subscriptions::Listed;
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::ledger::NOBODY;
 use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
@@ -234,7 +234,7 @@ impl Groups {
         filter: &str,
         facts: &super::replay::SubscribedFacts,
     ) -> Result<Option<Listed>, Unreadable> {
-        let parsed = topic::parse_filter(filter, &crate::clients::subscribe::UNLIMITED);
+        let parsed = topic::parse_filter(filter, &crate::life::subscribe::UNLIMITED);
         let asked = codec::SubscribeOptions::from_byte(facts.options);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
             // Going on without it would lose messages of the session without a report.
@@ -243,7 +243,7 @@ impl Groups {
             let why = format!("{id:?} is subscribed to {filter:?} with options {options:#04x}");
             return Err(Unreadable { at: facts.place.position(), why: why.into() });
         };
-        let request = crate::clients::subscribe::Request {
+        let request = crate::life::subscribe::Request {
             filter: parsed,
             options: asked,
             identifier: facts.identifier,

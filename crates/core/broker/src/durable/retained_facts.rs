@@ -5,13 +5,13 @@ use std::sync::Arc;
 use session::{Account, Message};
 use storage::{AppendError, Level};
 
-use super::postponed::Postponed;
-use super::promise::Promise;
-use super::store::{Class, level_of, noted};
-use super::track::RecordLocation;
 use crate::durable::Durable;
+use crate::durable::postponed::Postponed;
+use crate::durable::promise::Promise;
+use crate::durable::store::{Class, level_of, noted};
+use crate::durable::track::RecordLocation;
 use crate::journal::{Fact, Origin, StoredMessage};
-use crate::shard::context::Context;
+use crate::state::Context;
 use crate::{Confirm, Name};
 
 impl Durable {

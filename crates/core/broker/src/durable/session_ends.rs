@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use storage::{AppendError, Level, Status};
 
-use super::postponed::Postponed;
-use super::promise::Promise;
-use crate::clients::Sessions;
 use crate::durable::Durable;
+use crate::durable::postponed::Postponed;
+use crate::durable::promise::Promise;
 use crate::journal::{Fact, QueueNumber};
-use crate::shard::context::Context;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
 use crate::{Ended, SessionKey};
 
 /// The end of a kept session.

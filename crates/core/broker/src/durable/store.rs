@@ -10,19 +10,19 @@ use storage::{
 };
 use topic::FilterId;
 
-use super::handover::{Handovers, SOURCES};
-use super::kept_groups::KeptGroups;
-use super::line::Line;
-use super::postponed::PostponedFacts;
-use super::promise::{Promise, Promises};
-use super::session_ends::Ends;
-use super::streams::Streams;
-use super::track::RecordLocation;
-use crate::expected::Expected;
+use crate::durable::handover::{Handovers, SOURCES};
+use crate::durable::kept_groups::KeptGroups;
+use crate::durable::line::Line;
+use crate::durable::postponed::PostponedFacts;
+use crate::durable::promise::{Promise, Promises};
+use crate::durable::session_ends::Ends;
+use crate::durable::streams::Streams;
+use crate::durable::track::RecordLocation;
 use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
-use crate::limits::ledger::{Ledger, NOBODY, OwnerCharges};
-use crate::routing::capacity::frees_room;
-use crate::shard::shared::JournalSpace;
+use crate::pace::capacity::frees_room;
+use crate::words::expected::Expected;
+use crate::words::ledger::{Ledger, NOBODY, OwnerCharges};
+use crate::words::shared::JournalSpace;
 use crate::{Durability, Name, ShardId};
 
 /// Bytes of messages read back from the disk and kept for those that asked. Policy: they are

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use storage::Ledger;
 
-use super::replay::release;
-use super::streams::{FoundTail, Streams};
-use super::track::RecordLocation;
+use crate::durable::replay::release;
+use crate::durable::streams::{FoundTail, Streams};
+use crate::durable::track::RecordLocation;
 use crate::journal::{Archived, StreamRecord, Streamed};
-use crate::streams::{ConsumerNumber, StoredRecord, StreamNumber};
+use crate::words::streams::{ConsumerNumber, StoredRecord, StreamNumber};
 
 /// It holds the records that are in no file yet, which their owner bounds, and one fact for each
 /// file and each consumer.

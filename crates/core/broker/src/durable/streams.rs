@@ -12,18 +12,18 @@ use policy::Attributes;
 use session::{Account, Message};
 use storage::{AppendError, Journal, Level, Position};
 
-use super::promise::Promise;
-use super::store::{Class, Store, level_of, noted};
-use super::track::RecordLocation;
-use crate::clients::Sessions;
-use crate::clients::client::Client;
 use crate::durable::Durable;
+use crate::durable::promise::Promise;
+use crate::durable::store::{Class, Store, level_of, noted};
+use crate::durable::track::RecordLocation;
 use crate::journal::{
     Archived, Fact, Purpose, QueueNumber, Stamps, StreamRecord, Streamed, put_attributes,
 };
-use crate::routing::router::Router;
-use crate::shard::context::Context;
-use crate::streams::{
+use crate::parts::client::Client;
+use crate::parts::router::Router;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+use crate::words::streams::{
     ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFlaw, StreamFound, StreamNews,
     StreamNumber, StreamOrder, StreamSet, StreamsFound,
 };

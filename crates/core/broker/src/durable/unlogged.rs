@@ -11,14 +11,14 @@ use codec::QoS;
 use session::{Delivery, Dropped, Offered, Terms, UNLOGGED};
 use storage::Status;
 
-use super::promise::Promise;
-use super::store::Noted;
-use super::track::{Out, RecordLocation};
-use crate::clients::client::Client;
 use crate::durable::Durable;
-use crate::expected::Expected;
+use crate::durable::promise::Promise;
+use crate::durable::store::Noted;
+use crate::durable::track::{Out, RecordLocation};
 use crate::journal::Stage;
-use crate::shard::context::Context;
+use crate::parts::client::Client;
+use crate::state::Context;
+use crate::words::expected::Expected;
 
 impl Client {
     /// Is the packet id of such a delivery written down before it leaves?
@@ -81,7 +81,7 @@ impl Durable {
         message: &session::Message,
         now_ms: u64,
     ) -> Option<Dropped> {
-        let may_have = !client.rechecks || crate::routing::deliver::may_receive(client, message);
+        let may_have = !client.rechecks || crate::deliver::copies::may_receive(client, message);
         match self.status_of_journal() {
             _ if message.is_expired(now_ms) => Some(Dropped::Expired),
             _ if !may_have => Some(Dropped::Denied),

@@ -11,18 +11,19 @@ use codec::QoS;
 use session::{Message, Will};
 use storage::AppendError;
 
-use super::postponed::{self, Postponed};
-use super::store::Class;
-use super::streams::{ForStreams, KnownPublisher};
-use crate::clients::Sessions;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
+use crate::durable::postponed;
+use crate::durable::postponed::Postponed;
+use crate::durable::store::Class;
+use crate::durable::streams::{ForStreams, KnownPublisher};
 use crate::journal::{Fact, Purpose, QueueNumber, StoredWill};
-use crate::retained::Retained;
-use crate::routing::stream_index::Asking;
-use crate::shard::context::Context;
-use crate::streams::StreamFlaw;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::parts::stream_index::Asking;
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::streams::StreamFlaw;
 use crate::{Event, Name};
 
 /// A will that is published, and not in the journal as a message yet.

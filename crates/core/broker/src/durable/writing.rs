@@ -3,20 +3,20 @@
 
 use storage::{AppendError, Chunk, Command, Fault, FaultKind, Level, Position, Record};
 
-use super::queues::Queue;
-use super::store::{Class, Noted, Store};
-use super::track::{Out, RecordLocation};
 use crate::Name;
-use crate::clients::Sessions;
-use crate::clients::notices::Subject;
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::groups::table::Groups;
+use crate::durable::queues::Queue;
+use crate::durable::store::{Class, Noted, Store};
+use crate::durable::track::{Out, RecordLocation};
 use crate::journal::{
     Fact, InFlightBuf, ProgressBuf, Purpose, QueueId, QueueNumber, Sent, Streamed,
 };
-use crate::retained::Retained;
-use crate::shard::context::Context;
+use crate::observe::notices::Subject;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+use crate::words::expected::Expected;
 
 impl Context {
     pub(super) fn report_damaged(&mut self, position: Position) {

@@ -2,10 +2,10 @@
 
 use codec::{QoS, Version};
 
-use super::list::{InFlight, Progress};
-use super::queue::QueueNumber;
-use super::streamed::{Archived, Streamed};
-use super::wire::{Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any};
+use crate::journal::list::{InFlight, Progress};
+use crate::journal::queue::QueueNumber;
+use crate::journal::streamed::{Archived, Streamed};
+use crate::journal::wire::{Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any};
 
 /// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
-use super::fact::Malformed;
+use crate::journal::fact::Malformed;
 
 /// What a shard has taken on and not yet passed to others.
 const HANDOVER: u64 = 0;

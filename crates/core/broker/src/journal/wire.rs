@@ -1,7 +1,7 @@
 //! The primitives of the journal's encoding: varints, and bytes with their length before them.
 
-use super::fact::Malformed;
-use super::queue::{NOBODYS, QueueNumber};
+use crate::journal::fact::Malformed;
+use crate::journal::queue::{NOBODYS, QueueNumber};
 
 /// Appends a LEB128 varint, 1 to 10 bytes.
 pub(super) fn put_number(out: &mut Vec<u8>, mut value: u64) {

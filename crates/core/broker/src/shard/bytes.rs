@@ -5,18 +5,18 @@ use std::sync::Arc;
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, NEVER, PauseReason, large_packet_len};
 
-use crate::clients::client::{Client, Pace};
 use crate::durable::Durable;
-use crate::expected::Expected;
-use crate::flow::pause::Taken;
-use crate::flow::{PAUSE_MS, SMALL_BYTES_MAX};
-use crate::groups::table::Groups;
-use crate::limits::settings::OUTBOX_BYTES_MIN;
-use crate::retained::Retained;
-use crate::routing::publish::check;
-use crate::routing::router::Router;
-use crate::shard::context::Context;
+use crate::pace::pause::Taken;
+use crate::parts::client::{Client, Pace};
+use crate::parts::flow::{PAUSE_MS, SMALL_BYTES_MAX};
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::router::Router;
+use crate::publish::check::check;
 use crate::shard::gather::{Input, Rest};
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::settings::OUTBOX_BYTES_MIN;
 use crate::{Ended, Shard};
 
 impl Shard {
@@ -55,7 +55,7 @@ impl Shard {
     }
 
     /// Handles the whole packets at the front of the bytes.
-    pub(super) fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>) -> Taken {
+    pub(crate) fn on_packets(&mut self, slot: u32, connection: u64, input: Input<'_>) -> Taken {
         let Input { bytes, memory } = input;
         self.cx.flow.work.begin();
         // The topic is that of the latest PUBLISH.
@@ -199,7 +199,7 @@ impl Shard {
         Ok(())
     }
 
-    pub(super) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
+    pub(crate) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
         let Self { cx, sessions, durable, groups, retained, .. } = self;
         let Some((client, router)) = sessions.with_index(slot).expected() else { return Ok(()) };
         if ack.kind == AckKind::Pubrec && !ack.reason.is_error() && durable.keep_pubrec(client, ack)
@@ -222,7 +222,7 @@ impl Shard {
 
     /// More of what was put aside. A large packet gets just what it lacks, so that its memory can
     /// become the message's.
-    pub(super) fn on_more_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
+    pub(crate) fn on_more_bytes(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
         let Some(link) = self.sessions.link(slot, connection) else { return Rest::Nothing };
         let arrived = link.inbox.len();
         let large_len = large_packet_len(&link.inbox);
@@ -258,7 +258,7 @@ impl Shard {
 
     /// Does this request take more than one go? Then so much of it was done as one may take, and
     /// the packet stays where it is. True also if that has ended the connection.
-    pub(super) fn goes_on_later(
+    pub(crate) fn goes_on_later(
         &mut self,
         slot: u32,
         (packet, packet_len): (&Packet<'_>, usize),
@@ -297,7 +297,7 @@ impl Shard {
     }
 
     /// Moves on what waits for a session, if there is one.
-    pub(super) fn pump(&mut self, slot: u32) {
+    pub(crate) fn pump(&mut self, slot: u32) {
         let Self { cx, sessions, durable, groups, retained, .. } = self;
         if let Some((client, router)) = sessions.with_index(slot) {
             pump(cx, client, router, durable, groups, retained);
@@ -331,7 +331,7 @@ impl Shard {
         let is_empty = link.outbox.is_empty();
         if is_empty && !has_queue {
             link.has_caught_up();
-            // It may have been less while memory was short (`flow/shortage.rs`).
+            // It may have been less while memory was short (`parts/shortage.rs`).
             link.set_outbox_bytes_max(outbox_bytes_max);
         }
         if let Some(buffer) = spare {
@@ -349,7 +349,7 @@ impl Shard {
         self.finish();
     }
 
-    pub(super) fn read_on(&mut self, slot: u32, connection: u64) {
+    pub(crate) fn read_on(&mut self, slot: u32, connection: u64) {
         let now_ms = self.cx.now_ms;
         // The connection has ended while it waited.
         let Some(link) = self.sessions.link(slot, connection) else { return };

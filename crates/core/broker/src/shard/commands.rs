@@ -3,12 +3,14 @@
 use codec::Reason;
 use session::{Awaited, Respondent};
 
-use crate::clients::client::Client;
-use crate::command::change::{PUBLICATIONS_MAX, Pending};
-use crate::command::{Answer, Command, PAGE_LOOKS, Publication, Swept, Wanted, Whom, rows_of};
-use crate::limits::ledger::NOBODY;
-use crate::routing::asked::Asked;
-use crate::routing::capacity::frees_room;
+use crate::pace::capacity::frees_room;
+use crate::parts::client::Client;
+use crate::shard::change::{PUBLICATIONS_MAX, Pending};
+use crate::words::asked::Asked;
+use crate::words::command::{
+    Answer, Command, PAGE_LOOKS, Publication, Swept, Wanted, Whom, rows_of,
+};
+use crate::words::ledger::NOBODY;
 use crate::{Confirm, Ended, Event, GroupText, Name, Scope, Shard};
 
 impl Shard {
@@ -142,7 +144,7 @@ impl Shard {
 
     /// Looks at a page of sessions, of all scopes. Who connects from now on is the driver's to keep
     /// out.
-    pub(super) fn end_banned(
+    pub(crate) fn end_banned(
         &mut self,
         from: u32,
         within: Option<Scope>,
@@ -161,7 +163,7 @@ impl Shard {
         (looks_end < end).then_some(looks_end)
     }
 
-    pub(super) fn on_publication(&mut self, ticket: u32, scope: Scope, publication: &Publication) {
+    pub(crate) fn on_publication(&mut self, ticket: u32, scope: Scope, publication: &Publication) {
         let message = publication.message(&self.cx, &self.durable, scope);
         let is_short = self.cx.shared.memory_is_short() && !frees_room(&message);
         if is_short || self.cx.publications.len() >= PUBLICATIONS_MAX {
@@ -180,7 +182,7 @@ impl Shard {
             owner: NOBODY,
             is_again: false,
         });
-        let routed = match crate::names::topics::is_published(&publication.topic) {
+        let routed = match crate::words::topics::is_published(&publication.topic) {
             true => self.route(&message, Some(&mut asked)),
             false => self.retained.clear_unheard(
                 &mut self.cx,
@@ -226,7 +228,7 @@ impl Shard {
     }
 
     /// Ends the connections of a scope, of those sessions that have places from `from` on.
-    pub(super) fn cut_off(&mut self, scope: Scope, from: u32) -> Swept {
+    pub(crate) fn cut_off(&mut self, scope: Scope, from: u32) -> Swept {
         let (slots, swept) = self.sessions.slots_of(scope, from, Client::is_connected);
         for slot in slots {
             self.end(slot, Ended::Administrative);
@@ -236,7 +238,7 @@ impl Shard {
 
     /// Deletes what a scope has: its sessions, with what waits for them, and without their wills,
     /// then its retained messages.
-    pub(super) fn empty(&mut self, scope: Scope, from: u32) -> Swept {
+    pub(crate) fn empty(&mut self, scope: Scope, from: u32) -> Swept {
         let (slots, mut swept) = self.sessions.slots_of(scope, from, |_| true);
         for slot in slots {
             self.delete_session(slot);
@@ -253,7 +255,7 @@ impl Shard {
         swept
     }
 
-    pub(super) fn delete_session(&mut self, slot: u32) {
+    pub(crate) fn delete_session(&mut self, slot: u32) {
         if let Some(client) = self.sessions.get_mut(slot) {
             client.will = None;
         }

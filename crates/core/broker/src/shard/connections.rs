@@ -4,13 +4,13 @@ use codec::{Auth, Packet, Property, PropertyBuf, Reason};
 use policy::{Action, Manner};
 use session::{Link, Message, NEVER, Outbox, PauseReason};
 
-use crate::clients::client::Client;
-use crate::clients::connect::{ConnectRequest, Who};
-use crate::clients::ending::{
+use crate::life::connect::{ConnectRequest, Who};
+use crate::life::ending::{
     LOOKS_PER_END, NEVER_EXPIRES, QUEUED_PER_LOOK, notifies_client, write_farewell,
 };
-use crate::clients::notices::NoticeKind;
-use crate::limits::rules::Rules;
+use crate::observe::notices::NoticeKind;
+use crate::parts::client::Client;
+use crate::words::rules::Rules;
 use crate::{
     Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticated, ServiceAnswer, SessionKey,
     Shard, admission,
@@ -98,7 +98,7 @@ impl Shard {
 
     /// What was put aside while the client had to wait came before the end, its DISCONNECT too. It
     /// may take some turns.
-    pub(super) fn end_lost(&mut self, slot: u32, connection: u64) {
+    pub(crate) fn end_lost(&mut self, slot: u32, connection: u64) {
         let now_ms = self.cx.now_ms;
         let has_no_more = self.cx.flow.work.has_no_more();
         let Some(link) = self.sessions.link(slot, connection) else { return };
@@ -174,7 +174,7 @@ impl Shard {
     }
 
     /// Ends a connection, and what ends with it.
-    pub(super) fn end(&mut self, slot: u32, ended: Ended) {
+    pub(crate) fn end(&mut self, slot: u32, ended: Ended) {
         let Some(client) = self.sessions.get_mut(slot) else { return };
         let connection = std::mem::replace(&mut client.connection, NO_CONNECTION);
         let Some(mut link) = client.session.detach() else { return };
@@ -245,7 +245,7 @@ impl Shard {
 
     /// The session is over: its subscriptions go, its will is due at the latest now
     /// (MQTT-3.1.3.2-2).
-    pub(super) fn end_session(&mut self, slot: u32) {
+    pub(crate) fn end_session(&mut self, slot: u32) {
         self.publish_will(slot);
         self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
         self.durable.forget_session(&mut self.cx, &mut self.sessions, slot);
@@ -257,7 +257,7 @@ impl Shard {
         self.sessions.bury(&mut self.cx, &mut self.durable, &mut self.groups, slot);
     }
 
-    pub(super) fn publish_will(&mut self, slot: u32) {
+    pub(crate) fn publish_will(&mut self, slot: u32) {
         let now_ms = self.cx.now_ms;
         let Some(client) = self.sessions.get_mut(slot) else { return };
         let key = client.key;
@@ -297,7 +297,7 @@ impl Shard {
     }
 
     /// A tick of the wheel has come that a client asked for. Returns what that took, in looks.
-    pub(super) fn on_due(&mut self, key: u64, tick: u64) -> usize {
+    pub(crate) fn on_due(&mut self, key: u64, tick: u64) -> usize {
         let now_ms = self.cx.now_ms;
         let Some(slot) = self.sessions.slot_of(SessionKey::from_u64(key)) else { return 1 };
         let Some(client) = self.sessions.get_mut(slot).filter(|c| c.timer_at == tick) else {

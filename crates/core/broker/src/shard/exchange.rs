@@ -2,8 +2,8 @@
 
 use session::Message;
 
-use crate::clients::client::Pace;
-use crate::expected::Expected;
+use crate::parts::client::Pace;
+use crate::words::expected::Expected;
 use crate::{Mail, RetainedQuery, Shard};
 
 impl Shard {
@@ -33,7 +33,7 @@ impl Shard {
     }
 
     /// Goes on with mail for which a turn was not enough, or that waited for a broadcast.
-    pub(super) fn read_mail_on(&mut self) {
+    pub(crate) fn read_mail_on(&mut self) {
         let now_ms = self.cx.now_ms;
         if self.cx.flow.inbox.is_empty() {
             return;

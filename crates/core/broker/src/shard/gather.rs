@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use session::large_packet_len;
 
-use crate::clients::Sessions;
+use crate::parts::sessions::Sessions;
 
 /// What is left of the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Rest {
 
 impl Sessions {
     /// Keeps what has to wait.
-    pub(super) fn put_aside(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
+    pub(crate) fn put_aside(&mut self, slot: u32, connection: u64, bytes: &[u8]) -> Rest {
         if bytes.is_empty() {
             return Rest::Nothing;
         }

@@ -4,10 +4,10 @@ use session::NEVER;
 use storage::Journal;
 
 use crate::Shard;
-use crate::clients::client::Client;
-use crate::clients::ending::LOOKS_PER_TURN;
-use crate::flow::work::Work;
-use crate::shard::waits::Waits;
+use crate::life::ending::LOOKS_PER_TURN;
+use crate::parts::client::Client;
+use crate::parts::work::Work;
+use crate::words::waits::Waits;
 
 /// How often expired retained messages are looked for, and groups that nobody speaks of.
 const SWEEP_EVERY_MS: u64 = 1000;

@@ -34,7 +34,7 @@ const OUTBOX_BYTES_BEYOND: usize = 128 * 1024;
 /// Sessions of a world that one message may be for.
 const FAN_OUT_MAX: u64 = 64;
 
-/// What a filter takes at least (`crates/core/broker/src/flow/work.rs`).
+/// What a filter takes at least (`crates/core/broker/src/parts/work.rs`).
 const FILTER_UNITS: u64 = 20;
 
 impl World {

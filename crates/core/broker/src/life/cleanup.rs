@@ -1,0 +1,168 @@
+//! What is left of sessions that have ended: it goes in portions, so that nobody waits for the end
+//! of a large one.
+//!
+//! The session itself is gone at once, for clients and for counters. Until its last subscription
+//! is out of the index its slot is not given to anybody else: what still matches finds no client.
+
+use std::collections::VecDeque;
+
+use session::{ExpiringQueue, Outgoing};
+
+use crate::Quota;
+use crate::durable::Durable;
+use crate::parts::groups::{Groups, Parked};
+use crate::parts::sessions::Sessions;
+use crate::parts::subscriptions::Leaving;
+use crate::state::Context;
+use crate::words::expected::Expected;
+
+/// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
+const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
+
+/// So many deliveries and parked messages are freed in one turn, up to 0.1 us each.
+const MESSAGES_PER_TURN: usize = 5_000;
+
+/// Or this part of all that is left, if it is more: sessions that end one after the other thus
+/// leave no more than what a hundred turns bring, however fast they come.
+const PART_PER_TURN: usize = 100;
+
+/// What a session of everyday size has goes with it: up to so many subscriptions, and messages.
+const SUBSCRIPTIONS_AT_ONCE: usize = 64;
+const MESSAGES_AT_ONCE: usize = 500;
+
+/// What goes with the next turns.
+#[derive(Debug, Default)]
+pub(crate) struct Cleanup {
+    /// Slots, and what leaves the index of them.
+    subscriptions: VecDeque<(u32, Leaving)>,
+    queues: Vec<Outgoing>,
+    parked: Vec<ExpiringQueue<Parked>>,
+}
+
+impl Cleanup {
+    /// Frees as many messages as one turn may.
+    fn free_messages(&mut self) {
+        let queued: usize = self.queues.iter().map(count).sum();
+        let parked: usize = self.parked.iter().map(ExpiringQueue::len).sum();
+        let mut left = MESSAGES_PER_TURN.max((queued + parked) / PART_PER_TURN);
+        while left > 0 {
+            if let Some(queue) = self.queues.last_mut() {
+                let freed = queue.discard(left);
+                if freed < left {
+                    self.queues.pop();
+                }
+                left -= freed;
+            } else if let Some(parked) = self.parked.last_mut() {
+                while left > 0 && parked.pop_front().is_some() {
+                    left -= 1;
+                }
+                if parked.is_empty() {
+                    self.parked.pop();
+                }
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// Deliveries of a session, in any state.
+fn count(queue: &Outgoing) -> usize {
+    queue.queued() + usize::from(queue.in_flight())
+}
+
+impl Sessions {
+    /// Takes a session out of all tables. What is large goes in later turns.
+    pub(crate) fn bury(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+    ) {
+        let Some(mut client) = self.take(slot).expected() else { return };
+        cx.flow.broadcasts.forget(slot);
+        let mut shared = 0;
+        for own in client.subscriptions.shared() {
+            groups.note_left(own);
+            shared += 1;
+        }
+        let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
+        let metrics = &cx.metrics;
+        metrics.sessions.sub(1);
+        metrics.subscriptions.sub(leaving.len() as u64);
+        metrics.shared_subscriptions.sub(shared);
+        let scope = client.scope;
+        cx.count_in_space(scope, Quota::Sessions, -1);
+        cx.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));
+        if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
+            self.cleanup.subscriptions.push_back((slot, leaving));
+        } else {
+            self.remove_some_from_index(
+                cx,
+                durable,
+                groups,
+                slot,
+                &mut leaving,
+                SUBSCRIPTIONS_AT_ONCE,
+            );
+            self.free(slot);
+        }
+        let queue = std::mem::take(&mut client.session.outgoing);
+        if count(&queue) > MESSAGES_AT_ONCE {
+            self.cleanup.queues.push(queue);
+        }
+    }
+
+    /// Messages of a shared group that is gone.
+    pub(crate) fn discard_parked(&mut self, parked: ExpiringQueue<Parked>) {
+        if parked.len() > MESSAGES_AT_ONCE {
+            self.cleanup.parked.push(parked);
+        }
+    }
+
+    pub(crate) fn has_cleanup(&self) -> bool {
+        let Cleanup { subscriptions, queues, parked } = &self.cleanup;
+        !subscriptions.is_empty() || !queues.is_empty() || !parked.is_empty()
+    }
+
+    /// Goes on with what is left of sessions that have ended.
+    pub(crate) fn clean_up(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+    ) {
+        self.cleanup.free_messages();
+        let all: usize = self.cleanup.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
+        let mut left = SUBSCRIPTIONS_PER_TURN.max(all / PART_PER_TURN);
+        while left > 0
+            && let Some((slot, mut leaving)) = self.cleanup.subscriptions.pop_front()
+        {
+            left = self.remove_some_from_index(cx, durable, groups, slot, &mut leaving, left);
+            if leaving.len() == 0 {
+                self.free(slot);
+            } else {
+                self.cleanup.subscriptions.push_front((slot, leaving));
+            }
+        }
+    }
+
+    /// Takes so many subscriptions out of the index; returns how many more it might have taken.
+    fn remove_some_from_index(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+        leaving: &mut Leaving,
+        count: usize,
+    ) -> usize {
+        for left in (1..=count).rev() {
+            let Some(one) = leaving.next() else { return left };
+            durable.release_place(one.place);
+            self.remove_from_index(cx, durable, groups, slot, one);
+        }
+        0
+    }
+}

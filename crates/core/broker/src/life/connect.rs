@@ -1,0 +1,420 @@
+//! CONNECT, once the client is known to be who it says: session, takeover, CONNACK.
+
+use std::sync::Arc;
+
+use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
+use policy::Principal;
+use policy::{ClientLocation, Grants, Identity};
+use session::{LinkSettings, MemoryKind, NEVER, Rates, Will};
+
+use crate::durable::Durable;
+use crate::parts::client;
+use crate::parts::client::{Client, address_of};
+use crate::parts::groups::Groups;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+use crate::words::rules::Rules;
+use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Quota, Scope, admission};
+
+/// Numbers of connections that go with each millisecond of broker time.
+pub(crate) const SEQUENCES_PER_MS: u64 = 1000;
+
+/// The largest packet there can be, header included (section 2.1.4): no limit that is worth
+/// telling.
+const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
+
+/// A CONNECT that was checked and authenticated by an acceptor, owned.
+#[derive(Clone, Debug)]
+pub struct ConnectRequest {
+    pub version: Version,
+    /// It is a bridge of another broker, by the custom of mosquitto (a bit of the protocol level).
+    pub is_bridge: bool,
+    /// Of its namespace.
+    pub scope: Scope,
+    pub clean_start: bool,
+    pub keep_alive_secs: u16,
+    /// As sent, or as assigned.
+    pub client_id: Box<str>,
+    /// The client sent none, and gets the assigned one (MQTT-3.1.3-7).
+    pub is_assigned: bool,
+    /// The name that the access rules know the client by, and that its session belongs to.
+    pub username: Option<Box<str>>,
+    /// False: nobody has checked the user name, so that it is only for the log.
+    pub is_proved: bool,
+    /// What its credential says besides.
+    pub principal: Option<Box<Principal>>,
+    pub will: Option<Box<Will>>,
+    pub session_expiry_secs: u32,
+    pub receive_max: u16,
+    pub packet_bytes_max: u32,
+    pub alias_max: u16,
+    pub problem_info: bool,
+    pub response_info: bool,
+    pub auth_method: Option<Box<str>>,
+    /// What the authentication method says last, for the CONNACK.
+    pub auth_data: Option<Box<[u8]>>,
+    /// The limits of the listener.
+    pub limits: Arc<Limits>,
+    /// The client's address, for the log.
+    pub peer: Box<str>,
+    /// Who shares limits with it where it has no proved name: its address without the port. Empty:
+    /// nobody is charged.
+    pub origin: Box<str>,
+}
+
+impl ConnectRequest {
+    /// What its session is found by.
+    pub fn name(&self) -> Name<'_> {
+        Name::new(self.scope, &self.client_id)
+    }
+
+    /// The user name, if it counts.
+    pub fn proved_username(&self) -> Option<&str> {
+        self.username.as_deref().filter(|_| self.is_proved)
+    }
+
+    fn grants_by(&self, rules: &Rules) -> Grants {
+        let (client_id, username) = (&*self.client_id, self.proved_username());
+        let identity = Identity { client_id, username, principal: self.principal.as_deref() };
+        let listener = &self.limits.listener;
+        let place = ClientLocation { address: address_of(&self.peer), listener };
+        rules.of(self.scope).grants_of(identity, place)
+    }
+
+    /// The owner that is charged for its memory and journal: a user, or an address without a proved
+    /// name.
+    pub fn owner(&self) -> Option<String> {
+        match self.proved_username() {
+            Some(name) => Some(user_account(Name::new(self.scope, name))),
+            None if self.origin.is_empty() => None,
+            None => Some(owner_name("address", Name::new(self.scope, &self.origin))),
+        }
+    }
+}
+
+/// A client that is connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Who<'a> {
+    pub client: Name<'a>,
+    /// As proved.
+    pub username: Option<&'a str>,
+    pub peer: &'a str,
+}
+
+/// A connection whose client needs no more to be known is let in though its owner's share is used
+/// up, if nothing else is kept for it.
+const IDENTITY_BYTES_USUAL: usize = 1024;
+
+impl Sessions {
+    /// Why its namespace does not take a connection: it was closed or deleted while that was on its
+    /// way here, or has as much as it may have.
+    pub(crate) fn bars(&mut self, cx: &mut Context, request: &ConnectRequest) -> Option<Reason> {
+        let now_ms = cx.now_ms;
+        if request.scope.is_first() {
+            return None;
+        }
+        let known = self.find(request.name());
+        let is_connected = known.and_then(|slot| self.get(slot)).is_some_and(Client::is_connected);
+        let Some(space) = cx.space(request.scope).filter(|space| !space.is_closed()) else {
+            return Some(Reason::BANNED);
+        };
+        if space.wait(Quota::Connects, now_ms).is_some() {
+            space.note_refused(Quota::Connects);
+            return Some(Reason::CONNECTION_RATE_EXCEEDED);
+        }
+        space.charge(Quota::Connects, 1, now_ms);
+        let lacks_place = !is_connected && space.lacks(Quota::Connections, 1)
+            || known.is_none() && space.lacks(Quota::Sessions, 1);
+        lacks_place.then_some(Reason::QUOTA_EXCEEDED)
+    }
+}
+
+impl Context {
+    /// Would one more session exceed the share of its owner? Then it is refused.
+    pub(crate) fn lacks_room_for(&self, request: &ConnectRequest) -> bool {
+        let will_bytes = client::will_bytes(request.will.as_deref());
+        let (username, principal) = (request.proved_username(), request.principal.as_deref());
+        let who_bytes = request.client_id.len() + client::identity_bytes(username, principal);
+        let is_usual = will_bytes == 0 && who_bytes <= IDENTITY_BYTES_USUAL;
+        if request.session_expiry_secs == 0 && is_usual {
+            return false;
+        }
+        let bytes = client::SESSION_BYTES + who_bytes + will_bytes;
+        let Some(owner) = request.owner() else { return false };
+        let account = self.shared.account(&owner);
+        let lacks = account.lacks_room(MemoryKind::Sessions, bytes as u64);
+        if lacks {
+            account.count_refusal(MemoryKind::Sessions, bytes as u64);
+        }
+        lacks
+    }
+
+    pub(crate) fn refuse_session_of(&mut self, request: ConnectRequest) -> Vec<u8> {
+        let answer = admission::refuse(&request, Reason::QUOTA_EXCEEDED);
+        let ConnectRequest { scope, client_id, username, peer, .. } = request;
+        self.metrics.sessions_refused.add(1);
+        self.report(scope, Event::SessionRefused { client_id, username, peer });
+        answer
+    }
+
+    /// The CONNACK for who connects with the client id of another user's session.
+    pub(crate) fn refuse_stranger(&mut self, request: ConnectRequest) -> Vec<u8> {
+        let answer = admission::refuse(&request, Reason::NOT_AUTHORIZED);
+        let ConnectRequest { scope, client_id, username, peer, .. } = request;
+        self.metrics.strangers.add(1);
+        self.report(scope, Event::Stranger { client_id, username, peer });
+        answer
+    }
+}
+
+impl Sessions {
+    pub(crate) fn open(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        groups: &mut Groups,
+        slot: u32,
+        connection: u64,
+        request: ConnectRequest,
+        session_present: bool,
+    ) {
+        let now_ms = cx.now_ms;
+        let limits = &request.limits;
+        let settings = link_settings(&request, cx.shared.settings.spans.is_some());
+        let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
+        let username = request.proved_username();
+        let grants = request.grants_by(&self.rules);
+        // Broker time does not go back from one process to the next; a client connects less often
+        // than that.
+        self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
+        let sequence = self.sequence;
+        let Some(client) = self.get_mut(slot) else { return };
+        client.charge_owner(cx, &request);
+        let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
+        client.session.attach(settings, rates, cx.shared.seed, now_ms);
+        if let Some(link) = client.session.link_mut() {
+            link.peer = request.peer.clone();
+            link.sequence = sequence;
+            link.set_auth_method(request.auth_method.clone());
+        }
+        client.connection = connection;
+        client.session_expiry_secs =
+            request.session_expiry_secs.min(limits.session_expiry_max_secs);
+        client.expires_at_ms = NEVER;
+        client.limits = request.limits.clone();
+        client.grants = grants;
+        client.username = username.map(Into::into);
+        client.principal = request.principal.clone();
+        client.rechecks = has_rules;
+        // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
+        let (undecided, will) = client.split_will(request.will.clone());
+        let old_will = std::mem::replace(&mut client.will, will);
+        let kept = durable.keep_session(cx, self, groups, slot, request.version);
+        let Some(client) = self.get_mut(slot) else { return };
+        if let Err(error) = &kept {
+            client.refuse_session(cx, error, session_present, old_will);
+        }
+        client.recharge();
+        let fits = kept.is_err() || write_connack(client, &request, session_present);
+        let event = Event::Connected {
+            client_id: client.id.clone(),
+            username: request.username,
+            peer: request.peer,
+            version: request.version,
+            keep_alive_secs: settings.keep_alive_secs,
+            session_present,
+            sequence,
+        };
+        client.publish_load();
+        groups.note_online(cx, client);
+        cx.report(client.scope, event);
+        cx.count_opened(client.scope);
+        client.mark_dirty(cx);
+        undecided.into_iter().for_each(|will| client.ask_about_will(cx, will));
+        if has_rules {
+            self.recheck_receiving(cx, groups, slot);
+        }
+        if !fits {
+            cx.doomed.push((slot, Ended::PacketLimitTooLow));
+        }
+    }
+}
+
+/// The account of a user, whatever address it comes from.
+pub(crate) fn user_account(name: Name<'_>) -> String {
+    owner_name("user", name)
+}
+
+/// No name of the default namespace begins like one of another.
+pub(crate) fn owner_name(kind: &str, name: Name<'_>) -> String {
+    match name.scope() {
+        Scope::FIRST => format!("{kind} {}", name.text()),
+        scope => format!("{OF_NAMESPACE}{} {kind} {}", scope.number(), name.text()),
+    }
+}
+
+/// The namespace of the owner with that name.
+pub(crate) fn scope_of_owner(owner: &str) -> Scope {
+    let number = owner.strip_prefix(OF_NAMESPACE).and_then(|rest| rest.split_once(' '));
+    number.and_then(|(number, _)| number.parse().ok()).map_or(Scope::FIRST, Scope::new)
+}
+
+const OF_NAMESPACE: &str = "namespace ";
+
+fn link_settings(request: &ConnectRequest, has_spans: bool) -> LinkSettings {
+    let limits = &request.limits;
+    LinkSettings {
+        version: request.version,
+        is_bridge: request.is_bridge,
+        keep_alive_secs: keep_alive(request),
+        send_max: request.receive_max.min(limits.in_flight_max),
+        receive_max: limits.receive_max,
+        packet_bytes_max: request.packet_bytes_max,
+        alias_out_max: request.alias_max.min(limits.alias_out_max),
+        alias_in_max: limits.alias_in_max,
+        problem_info: request.problem_info,
+        rewrites_properties: has_spans,
+        outbox_bytes_max: limits.outbox_bytes_max,
+    }
+}
+
+/// The keep-alive in force (MQTT-3.1.2-21): only MQTT 5 clients can be sent another one.
+fn keep_alive(request: &ConnectRequest) -> u16 {
+    let limits = &request.limits;
+    if request.version < Version::V5 {
+        return request.keep_alive_secs;
+    }
+    let asked = match request.keep_alive_secs {
+        0 => limits.keep_alive_default_secs,
+        secs => secs,
+    };
+    match (asked, limits.keep_alive_max_secs) {
+        (asked, 0) => asked,
+        (0, max) => max,
+        (asked, max) => asked.min(max),
+    }
+}
+
+/// False if not even the shortest CONNACK fits the client.
+fn write_connack(client: &mut Client, request: &ConnectRequest, session_present: bool) -> bool {
+    let mut properties = PropertyBuf::new();
+    if request.version >= Version::V5 {
+        add_limits(client, request, &mut properties);
+    }
+    let Some(link) = client.session.link_mut() else { return false };
+    link.write(&Packet::Connack(Connack {
+        session_present,
+        reason: Reason::SUCCESS,
+        properties: properties.as_properties(),
+    }))
+}
+
+/// The properties of a CONNACK: what differs from what the client asked for or may assume.
+///
+/// The order is the one of mosquitto, because its public tests compare whole packets; to the
+/// standard it is all one (section 2.2.2.2).
+fn add_limits(client: &Client, request: &ConnectRequest, properties: &mut PropertyBuf) {
+    let limits = &request.limits;
+    if limits.alias_in_max > 0 {
+        properties.push(Property::TopicAliasMax(limits.alias_in_max));
+    }
+    let keep_alive_secs = keep_alive(request);
+    if keep_alive_secs != request.keep_alive_secs {
+        properties.push(Property::ServerKeepAliveSecs(keep_alive_secs));
+    }
+    if request.is_assigned {
+        properties.push(Property::AssignedClientId(&request.client_id));
+    }
+    if let Some(method) = &request.auth_method {
+        properties.push(Property::AuthMethod(method));
+    }
+    if let Some(data) = &request.auth_data {
+        properties.push(Property::AuthData(data));
+    }
+    if !limits.retain_available {
+        properties.push(Property::RetainAvailable(false));
+    }
+    if limits.packet_bytes_max < PACKET_BYTES_MAX {
+        properties.push(Property::PacketBytesMax(limits.packet_bytes_max));
+    }
+    if limits.receive_max != u16::MAX {
+        properties.push(Property::ReceiveMax(limits.receive_max));
+    }
+    if limits.qos_max != codec::QoS::ExactlyOnce {
+        properties.push(Property::QosMax(limits.qos_max as u8));
+    }
+    if client.session_expiry_secs != request.session_expiry_secs {
+        properties.push(Property::SessionExpirySecs(client.session_expiry_secs));
+    }
+    if !limits.wildcard_available {
+        properties.push(Property::WildcardAvailable(false));
+    }
+    if !limits.subscription_ids_available {
+        properties.push(Property::SubscriptionIdAvailable(false));
+    }
+    if !limits.shared_available {
+        properties.push(Property::SharedAvailable(false));
+    }
+    let response_prefix = format!("$response/{}/", request.client_id);
+    // A property has 65,535 bytes at most; the longest client ids leave no room for more.
+    let fits = u16::try_from(response_prefix.len()).is_ok();
+    // It is the beginning of topic names (3.1.2.11.7), which have no wildcards.
+    let is_topic = !request.client_id.contains(['+', '#']);
+    if request.response_info && fits && is_topic {
+        properties.push(Property::ResponseInfo(&response_prefix));
+    }
+}
+
+impl Client {
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.connection != NO_CONNECTION
+    }
+
+    /// May who connects go on with its session, or end it? It has one owner as long as it lasts.
+    pub(crate) fn is_owner(&self, cx: &Context, request: &ConnectRequest) -> bool {
+        let owner = self.username.as_deref();
+        self.expires_at_ms <= cx.now_ms
+            || cx.shared.settings.session_owner.admits(owner, request.proved_username())
+    }
+
+    fn charge_owner(&mut self, cx: &Context, request: &ConnectRequest) {
+        if let Some(owner) = request.owner() {
+            let account = cx.shared.account(&owner);
+            self.session.outgoing.charge_to(account.clone());
+            self.charged.move_to(account);
+        }
+    }
+
+    /// The journal cannot take a session that is to outlive its connection: no promise is made of
+    /// it.
+    fn refuse_session(
+        &mut self,
+        cx: &mut Context,
+        error: &storage::AppendError,
+        session_present: bool,
+        old_will: Option<Box<Will>>,
+    ) {
+        self.will = old_will;
+        if !session_present {
+            self.session_expiry_secs = 0;
+        }
+        if let Some(link) = self.session.link_mut() {
+            link.write(&Packet::Connack(Connack {
+                session_present: false,
+                reason: Reason::SERVER_UNAVAILABLE,
+                properties: codec::Properties::EMPTY,
+            }));
+        }
+        let event = Event::NotKept { client_id: self.id.clone(), error: error.clone() };
+        cx.report(self.scope, event);
+        cx.doomed.push((self.key.slot(), Ended::NotKept));
+    }
+}
+
+impl Context {
+    fn count_opened(&mut self, scope: Scope) {
+        self.metrics.connections.add(1);
+        self.metrics.connections_opened.add(1);
+        self.count_in_space(scope, Quota::Connections, 1);
+    }
+}

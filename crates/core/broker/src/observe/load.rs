@@ -1,0 +1,63 @@
+//! How much waits for clients, for the metrics. Clients are looked at one after the other, so many
+//! each second, so that counting costs no message anything.
+
+use std::ops::Range;
+
+use crate::parts::client::Client;
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+
+/// Clients that are looked at in one go. A shard with more shows what was some seconds ago.
+const LOOKS_MAX: u32 = 5_000;
+
+/// How far the walk is, and what it has found.
+#[derive(Debug, Default)]
+pub(crate) struct LoadWalk {
+    next_slot: u32,
+    queued: u64,
+    in_flight: u64,
+}
+
+impl Client {
+    /// Deliveries that wait for a place in the window.
+    pub(crate) fn queued(&self) -> u64 {
+        (self.session.outgoing.queued() + self.backlog()) as u64
+    }
+}
+
+impl Sessions {
+    /// Those of all sessions. It looks at each of them.
+    pub(crate) fn queued(&self) -> u64 {
+        (0..self.slots_end()).filter_map(|slot| self.get(slot)).map(Client::queued).sum()
+    }
+
+    /// The slots whose unsent bytes are to be counted now: some 2 ms if it is urgent.
+    pub(crate) fn next_unsent(&mut self, is_urgent: bool) -> Range<u32> {
+        let looks_max = if is_urgent { 4 * LOOKS_MAX } else { LOOKS_MAX };
+        let slots_end = self.slots_end();
+        let begin = if self.next_unsent < slots_end { self.next_unsent } else { 0 };
+        self.next_unsent = slots_end.min(begin.saturating_add(looks_max));
+        begin..self.next_unsent
+    }
+
+    /// Walks on; at the end the metrics get what was found.
+    pub(crate) fn look_at_load(&mut self, cx: &Context) {
+        let slots_end = self.slots_end();
+        let mut walk = std::mem::take(&mut self.load_walk);
+        let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
+        for slot in walk.next_slot..end {
+            if let Some(client) = self.get(slot) {
+                walk.queued += client.queued();
+                walk.in_flight += u64::from(client.session.outgoing.in_flight());
+            }
+        }
+        walk.next_slot = end;
+        cx.metrics.topic_filters.set(self.router.filter_count() as u64);
+        if end == slots_end {
+            cx.metrics.queued.set(walk.queued);
+            cx.metrics.in_flight.set(walk.in_flight);
+            walk = LoadWalk::default();
+        }
+        self.load_walk = walk;
+    }
+}

@@ -1,0 +1,371 @@
+//! The shared groups that a shard knows, their members, and who of them is next.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use session::{Amount, Expires, ExpiringQueue, Message, Overflow};
+use slab::Slab;
+use topic::FilterId;
+
+use crate::durable::{Durable, KeptId};
+use crate::parts::members::Members;
+use crate::parts::work::Task;
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::group_names::GroupName;
+use crate::{GroupText, SessionKey, ShareStrategy};
+
+/// A message that waits in memory, at the group's home.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    /// In the order in which they came. One that was given to a member in vain keeps its number.
+    pub(crate) number: u64,
+    pub(crate) message: Message,
+}
+
+impl Expires for Parked {
+    fn expires_at_ms(&self) -> u64 {
+        self.message.expires_at_ms()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.message.heap_bytes() as u64
+    }
+}
+
+/// A group as one shard knows it.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) name: Arc<GroupName>,
+    pub(crate) filter: FilterId,
+    pub(crate) members: Members,
+    /// Where the round robin goes on, or who is stuck to.
+    pub(crate) next: usize,
+    /// At home: messages that no member could take, in their order. `Settings::share_queue` limits
+    /// them together with those of `denied` and of `kept`.
+    pub(crate) parked: ExpiringQueue<Parked>,
+    /// At home: messages that no member with room may have, in their order (`denied.rs`).
+    pub(crate) denied: ExpiringQueue<Parked>,
+    /// The number of the latest of both.
+    last_parked: u64,
+    /// At home: the queue that the journal keeps for the group.
+    pub(crate) kept: Option<KeptId>,
+    /// At home: something waits for a member, and the other shards were notified.
+    pub(crate) is_announced: bool,
+    /// Elsewhere: the home has parked messages, so new ones go there, behind them.
+    pub(crate) is_waiting: bool,
+    /// Until when a group without a member is kept: its first member may be on the way, behind a
+    /// message that another shard sent. [`NEVER`](session::NEVER) while it has members.
+    pub(crate) forget_at_ms: u64,
+}
+
+impl Group {
+    /// Without a member, and with nothing that waits.
+    pub(crate) fn new(name: Arc<GroupName>, filter: FilterId, forget_at_ms: u64) -> Self {
+        Self {
+            name,
+            filter,
+            members: Members::default(),
+            next: 0,
+            parked: ExpiringQueue::default(),
+            denied: ExpiringQueue::default(),
+            last_parked: 0,
+            kept: None,
+            is_announced: false,
+            is_waiting: false,
+            forget_at_ms,
+        }
+    }
+
+    /// Lets a message wait. `number`: of one that has waited before, else 0. `is_denied`: for a
+    /// member that may have it.
+    pub(crate) fn wait(&mut self, number: u64, message: Message, is_denied: bool, now_ms: u64) {
+        self.last_parked += u64::from(number == 0);
+        let number = if number == 0 { self.last_parked } else { number };
+        let queue = if is_denied { &mut self.denied } else { &mut self.parked };
+        queue.insert(Parked { number, message }, now_ms, |other| other.number < number);
+    }
+
+    /// Those that go to members again. Returns how many were looked at.
+    pub(crate) fn put_back_denied(&mut self, most: usize, now_ms: u64) -> usize {
+        let mut count = 0;
+        while count < most
+            && let Some((one, is_live)) = self.denied.pop_front()
+        {
+            if is_live {
+                self.wait(one.number, one.message, false, now_ms);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Drops the oldest or the newest message in memory, whatever keeps it waiting. Returns whether
+    /// it has not expired.
+    pub(crate) fn drop_one(&mut self, overflow: Overflow) -> Option<bool> {
+        let number = |one: Option<&Parked>| one.map(|one| one.number);
+        let dropped = if overflow == Overflow::DropOldest {
+            let ends = (number(self.parked.front()), number(self.denied.front()));
+            let is_parked =
+                matches!(ends, (Some(parked), denied) if denied.is_none_or(|it| parked < it));
+            if is_parked { self.parked.pop_front() } else { self.denied.pop_front() }
+        } else {
+            // The group has no one publisher to refuse: only the end to drop from is a choice.
+            let is_denied = number(self.parked.back()) < number(self.denied.back());
+            if is_denied { self.denied.pop_back() } else { self.parked.pop_back() }
+        };
+        dropped.map(|(_, is_live)| is_live)
+    }
+
+    /// Messages that wait here in memory.
+    pub(crate) const fn waiting_here(&self) -> Amount {
+        let mut waiting = self.parked.live();
+        waiting.add(self.denied.live());
+        waiting
+    }
+
+    /// What has expired takes no room (MQTT-3.3.2-5). Returns how many they were, and how many were
+    /// looked at.
+    pub(crate) fn drop_expired(&mut self, now_ms: u64) -> (u64, usize) {
+        let (mut expired, mut looked_at) = (0, 0);
+        for queue in [&mut self.parked, &mut self.denied] {
+            let (more, count) = queue.expire(now_ms, drop);
+            queue.clear_front();
+            expired += u64::from(more.messages);
+            looked_at += count;
+        }
+        (expired, looked_at)
+    }
+
+    /// At home: is there a message that no member could take?
+    pub(crate) fn has_waiting(&self, durable: &Durable) -> bool {
+        !self.parked.is_empty() || self.kept.is_some_and(|kept| durable.has_waiting(kept))
+    }
+
+    /// Can any member take a message now?
+    pub(crate) fn has_room(&mut self, cx: &mut Context) -> bool {
+        let mut looks = 0;
+        let found = self.members.find_available(self.next, &mut looks);
+        cx.flow.work.charge_for(Task::Members(looks));
+        found.is_some()
+    }
+
+    /// Chooses a member for a message, among those that can take one now.
+    pub(crate) fn assign(&mut self, cx: &mut Context, message: &Message) -> Option<SessionKey> {
+        let (strategy, random) = (cx.shared.settings.share_strategy, cx.next_random());
+        let mut looks = 0;
+        let place = choose(self, strategy, message, random, &mut looks);
+        cx.flow.work.charge_for(Task::Members(looks));
+        let member = self.members.at(place?)?;
+        member.load.assign();
+        Some(member.key)
+    }
+}
+
+/// The groups a shard knows: all of them.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    places: Slab<Group>,
+    by_key: HashMap<u64, u32, FixedState>,
+    /// With the hashes of their names.
+    by_name: HashTable<(u64, u32)>,
+    hasher: FixedState,
+}
+
+impl Groups {
+    /// The seed is one that clients cannot guess.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            places: Slab::new(),
+            by_key: HashMap::default(),
+            by_name: HashTable::new(),
+            hasher: FixedState::with_seed(seed),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    pub(crate) fn find(&self, text: GroupText<'_>) -> Option<u32> {
+        self.find_hashed(text.hash(&self.hasher), text)
+    }
+
+    fn find_hashed(&self, hash: u64, text: GroupText<'_>) -> Option<u32> {
+        let is_it =
+            |(_, number): &(u64, u32)| self.name(*number).is_some_and(|name| name.text() == text);
+        self.by_name.find(hash, is_it).map(|(_, number)| *number)
+    }
+
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.by_key.keys().copied().collect()
+    }
+
+    /// The names of a group that is known.
+    pub(crate) fn name(&self, number: u32) -> Option<&Arc<GroupName>> {
+        self.get(number).map(|group| &group.name)
+    }
+
+    /// Options and identifier of a member's subscription.
+    pub(crate) fn member_bits(&self, number: u32, member: SessionKey) -> Option<(u8, u32)> {
+        let member = self.get(number)?.members.get(member)?;
+        Some((member.options, member.identifier))
+    }
+
+    pub(crate) fn has_durable_member(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| group.members.keep_in_journal())
+    }
+
+    pub(crate) fn is_over(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|group| group.name.is_over())
+    }
+
+    /// The numbers of those that have been without a member for long enough.
+    pub(crate) fn forgettable(&self, now_ms: u64) -> Vec<u32> {
+        let over = self.places.iter().filter(|(_, group)| group.forget_at_ms <= now_ms);
+        over.map(|(number, _)| number as u32).collect()
+    }
+
+    /// The keys of those at home for which something waits.
+    pub(crate) fn waiting(&self) -> Vec<u64> {
+        let waiting = self.places.iter().filter(|(_, group)| group.is_announced);
+        waiting.map(|(_, group)| group.name.key).collect()
+    }
+
+    /// The keys of those at home with messages that no member with room may have.
+    pub(crate) fn with_denied(&self, durable: &Durable) -> Vec<u64> {
+        let has_denied = |group: &&Group| {
+            !group.denied.is_empty() || group.kept.is_some_and(|kept| durable.has_denied(kept))
+        };
+        let groups = self.places.iter().map(|(_, group)| group);
+        groups.filter(has_denied).map(|group| group.name.key).collect()
+    }
+
+    pub(crate) fn by_key_mut(&mut self, key: u64) -> Option<&mut Group> {
+        let number = self.number(key)?;
+        self.get_mut(number)
+    }
+
+    /// The queue that the journal keeps for a group, at its home.
+    pub(crate) fn kept(&self, key: u64) -> Option<KeptId> {
+        self.get(self.number(key)?)?.kept
+    }
+
+    pub(crate) fn number(&self, key: u64) -> Option<u32> {
+        self.by_key.get(&key).copied()
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Group> {
+        self.places.get(number as usize)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Group> {
+        self.places.get_mut(number as usize)
+    }
+
+    /// All numbers are below this one.
+    pub(crate) fn numbers_end(&self) -> u32 {
+        self.places.iter().next_back().map_or(0, |(number, _)| number as u32 + 1)
+    }
+
+    pub(crate) fn next_number(&self) -> u32 {
+        self.places.vacant_key() as u32
+    }
+
+    pub(crate) fn insert(&mut self, group: Group) -> u32 {
+        let GroupName { key, hash, .. } = *group.name;
+        let number = self.places.insert(group) as u32;
+        self.by_key.insert(key, number);
+        self.by_name.insert_unique(hash, (hash, number), |(hash, _)| *hash);
+        number
+    }
+
+    /// New access rules: must each message be checked for this member? Only the member's own
+    /// shard asks.
+    pub(crate) fn set_check_receive(&mut self, number: u32, member: SessionKey, checks: bool) {
+        let Some(group) = self.get_mut(number).expected() else { return };
+        let is_member = group.members.set_check_receive(member, checks);
+        debug_assert!(is_member, "a session has left the group that it lists");
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Group> {
+        let group = self.places.try_remove(number as usize)?;
+        self.by_key.remove(&group.name.key);
+        if let Ok(found) = self.by_name.find_entry(group.name.hash, |(_, known)| *known == number) {
+            found.remove();
+        }
+        Some(group)
+    }
+}
+
+/// The place of the member that gets the message, among those that can take one now. `looks` counts
+/// members that were looked at.
+fn choose(
+    group: &mut Group,
+    strategy: ShareStrategy,
+    message: &Message,
+    random: u64,
+    looks: &mut usize,
+) -> Option<usize> {
+    let members = &mut group.members;
+    let count = members.len();
+    if count == 0 {
+        return None;
+    }
+    match strategy {
+        ShareStrategy::Random => members.find_available(random as usize % count, looks),
+        ShareStrategy::RoundRobin => {
+            let place = members.find_available(group.next % count, looks)?;
+            group.next = place + 1;
+            Some(place)
+        }
+        ShareStrategy::Sticky => {
+            let place = members.find_available(group.next % count, looks)?;
+            group.next = place;
+            Some(place)
+        }
+        ShareStrategy::LeastInFlight => members.find_idlest(random as usize % count, looks),
+        ShareStrategy::HashClient => members.find_available(spread(message.author(), count), looks),
+        ShareStrategy::HashTopic => {
+            let hash = FixedState::with_seed(0).hash_one(message.topic());
+            members.find_available(spread(hash, count), looks)
+        }
+    }
+}
+
+fn spread(hash: u64, count: usize) -> usize {
+    ((u128::from(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * count as u128) >> 64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scope;
+    use crate::words::group_names::GroupNames;
+
+    fn group(name: Arc<GroupName>) -> Group {
+        Group::new(name, FilterId(0), 0)
+    }
+
+    #[test]
+    fn groups_whose_names_have_the_same_hash_are_distinguished() {
+        let (names, mut groups) = (GroupNames::new(1, 7), Groups::new(7));
+        let second = GroupText::new(Scope::SECOND, "s", "a");
+        let first = |share, filter| GroupText::first(share, filter);
+        let texts = [first("s", "a"), first("s", "b"), first("t", "a"), second];
+        let numbers = texts.map(|text| {
+            let number = groups.insert(group(names.get_hashed(1, text)));
+            assert_eq!(groups.name(number).map(|name| groups.number(name.key)), Some(Some(number)));
+            number
+        });
+        for (number, text) in numbers.iter().zip(texts) {
+            assert_eq!(groups.find_hashed(1, text), Some(*number));
+        }
+        groups.remove(numbers[1]);
+        let found = texts.map(|text| groups.find_hashed(1, text));
+        assert_eq!(found, [Some(numbers[0]), None, Some(numbers[2]), Some(numbers[3])]);
+    }
+}

@@ -1,0 +1,275 @@
+//! A PUBLISH's way through the parts of a shard.
+
+use codec::{Publish, QoS, Reason};
+use session::Message;
+
+use crate::parts::client::Pace;
+use crate::publish::check::{Checked, Routed, reason_of};
+use crate::publish::in_streams::InStreams;
+use crate::words::asked::Asked;
+use crate::{Ended, Name, Shard};
+
+impl Shard {
+    /// Returns how the slowest subscriber keeps pace.
+    pub(crate) fn on_publish(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        checked: Checked,
+    ) -> Result<Pace, Ended> {
+        let message = match checked {
+            Checked::Accept(message) => message,
+            Checked::Repeat(retained) => {
+                self.on_repeat(slot, publish, retained.as_ref());
+                return Ok(Pace::default());
+            }
+            Checked::Deny(topic) => {
+                return self.sessions.deny_publish(&mut self.cx, slot, publish, &topic);
+            }
+            Checked::Invalid(violation) => {
+                return self.sessions.refuse_topic(&mut self.cx, slot, publish, violation);
+            }
+            Checked::Unknown(message) => {
+                return self.sessions.refuse_unknown(&mut self.cx, slot, publish, &message);
+            }
+            Checked::Refuse(message) => {
+                let reason = Reason::QUOTA_EXCEEDED;
+                return self.sessions.refuse_publish(&mut self.cx, slot, publish, &message, reason);
+            }
+        };
+        let disk = self.durable.pace_of_disk();
+        let mut pace = match self.sessions.is_taken_on(&self.cx, slot, publish, &message) {
+            true => self.sessions.publish_taken(
+                &mut self.cx,
+                &mut self.durable,
+                &self.groups,
+                slot,
+                publish,
+                &message,
+            )?,
+            false => self.publish_now(slot, publish, &message)?,
+        };
+        pace.slow_to(disk);
+        Ok(pace)
+    }
+
+    /// The way of a PUBLISH that goes to everybody at once.
+    #[inline(always)]
+    pub(crate) fn publish_now(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+    ) -> Result<Pace, Ended> {
+        let mut undone = None;
+        if publish.dup && publish.retain {
+            match self.durable.note_sent_again(&self.cx, &mut self.sessions, slot, message, 0) {
+                Ok(position) => undone = position,
+                Err(error) => {
+                    let reason = reason_of(&error);
+                    return self.sessions.refuse_publish(
+                        &mut self.cx,
+                        slot,
+                        publish,
+                        message,
+                        reason,
+                    );
+                }
+            }
+        }
+        let mut asked = match publish.qos {
+            QoS::AtMostOnce => None,
+            _ if self.sessions.is_awaited(&self.cx, &self.durable, message) => {
+                self.sessions.ask_for(slot, publish)
+            }
+            _ => None,
+        };
+        let routed = self.route_in_turn(slot, message, asked.as_mut());
+        if undone.is_some() && routed.refused.is_none() {
+            self.durable.await_undone(undone, message, asked.as_mut());
+        }
+        let answered = self.sessions.answer_routed(
+            &mut self.cx,
+            slot,
+            publish,
+            message,
+            (&routed, asked.as_mut()),
+        );
+        let Routed { mut pace, own, .. } = routed;
+        if own.is_some() {
+            pace.slow_to(self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, own));
+        }
+        answered.map(|()| pace)
+    }
+
+    /// A publish that was accepted comes again. Some: it is retained, too, as that may be undone.
+    pub(crate) fn on_repeat(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        retained: Option<&Message>,
+    ) {
+        let mut asked = self.sessions.ask_for(slot, publish);
+        if let Some(asked) = &mut asked {
+            self.sessions.await_handover(&mut self.durable, slot, publish, asked);
+            self.sessions.inherit(slot, publish, asked);
+            asked.ask_again();
+        }
+        if let Some(message) = retained {
+            let asked = asked
+                .as_mut()
+                .filter(|_| self.sessions.is_awaited(&self.cx, &self.durable, message));
+            self.retain_again(slot, publish, message, asked);
+        }
+        self.sessions.queue_stored_answer(&mut self.cx, slot, publish, asked.as_mut());
+    }
+
+    /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
+    /// has replaced it: it is retained anew, and nobody gets it twice.
+    pub(crate) fn retain_again(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+    ) {
+        // Now it stands in the place of those behind it, until they come again.
+        let durable = self.sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let own = durable.and_then(|durable| durable.received(publish.packet_id));
+        match self.durable.note_sent_again(
+            &self.cx,
+            &mut self.sessions,
+            slot,
+            message,
+            own.map_or(0, |own| own.serial),
+        ) {
+            Ok(undone) => self.durable.await_undone(undone, message, asked.as_deref_mut()),
+            // It comes again with the next connection.
+            Err(_) => self.cx.doomed.push((slot, Ended::JournalFailed)),
+        }
+        if self.durable.would_overtake(&self.cx, &self.sessions, slot, message) {
+            return self.durable.wait_in_line(
+                &self.cx,
+                &mut self.sessions,
+                slot,
+                message,
+                asked,
+                true,
+            );
+        }
+        self.retained.retain_or_wait(
+            &mut self.cx,
+            &mut self.sessions,
+            &mut self.durable,
+            message,
+            asked,
+            &mut Routed::default(),
+        );
+    }
+
+    /// Sends a message of a client on its way, not before older ones of its topic.
+    #[inline(always)]
+    pub(crate) fn route_in_turn(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        asked: Option<&mut Asked>,
+    ) -> Routed {
+        if self.durable.would_overtake(&self.cx, &self.sessions, slot, message) {
+            return self.sessions.route_behind(
+                &mut self.cx,
+                &mut self.durable,
+                &self.groups,
+                slot,
+                message,
+                asked,
+            );
+        }
+        self.route(message, asked)
+    }
+
+    /// Sends a message on its way: to the retained store, the subscribers here, the shared groups
+    /// and the shards that may want it.
+    pub(crate) fn route(&mut self, message: &Message, mut asked: Option<&mut Asked>) -> Routed {
+        if asked.is_some()
+            && let Some(reason) =
+                self.sessions.lacks_disk_for(&mut self.cx, &self.durable, &self.groups, message, 0)
+        {
+            return Routed { refused: Some(reason), ..Routed::default() };
+        }
+        let mut routed = Routed::default();
+        let topic = Name::topic_of(message);
+        let mut stored = InStreams::default();
+        let mut audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
+        if audience.may_be_streamed() || message.retain() {
+            self.sessions.router.keep(audience);
+            match self.store(message, asked.as_deref_mut(), &mut routed) {
+                Some(in_streams) => stored = in_streams,
+                None => return routed,
+            }
+            audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
+        }
+        if self.sessions.route_here(
+            &mut self.cx,
+            &mut self.durable,
+            message,
+            &mut audience,
+            (asked.as_deref_mut(), stored),
+            &mut routed,
+        ) {
+            if !audience.groups().is_empty() {
+                let asked = asked.as_deref_mut();
+                self.sessions.route_to_groups(
+                    &mut self.cx,
+                    &mut self.durable,
+                    &mut self.groups,
+                    message,
+                    audience.groups(),
+                    asked,
+                    &mut routed,
+                );
+            }
+            if audience.interested().wants & !(1 << self.cx.id) != 0 {
+                self.sessions.route_to_others(
+                    &mut self.cx,
+                    message,
+                    audience.interested(),
+                    asked,
+                    &mut routed,
+                );
+            }
+        }
+        self.sessions.router.keep(audience);
+        routed
+    }
+
+    /// Stores a message in streams and as the retained one of its topic, before any mail leaves:
+    /// what is refused here has reached nobody. None: it is.
+    #[inline(never)]
+    fn store(
+        &mut self,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) -> Option<InStreams> {
+        let Self { cx, sessions, durable, .. } = self;
+        let stored = sessions.store_in_streams(cx, durable, message, asked.as_deref_mut());
+        let stored = stored.inspect_err(|reason| routed.refused = Some(*reason)).ok()?;
+        if message.retain() {
+            let is_awaited = asked.is_some();
+            self.retained.retain(cx, sessions, durable, message, asked, routed);
+            if routed.refused.is_some() && is_awaited {
+                // The publisher is notified and sends it again: nobody is to get it twice.
+                return None;
+            }
+        }
+        Some(stored)
+    }
+
+    /// Publishes a message of the broker's own, such as `$SYS` ones.
+    pub fn on_publish_command(&mut self, message: &Message, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.route(message, None);
+        self.finish();
+    }
+}

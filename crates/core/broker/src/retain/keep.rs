@@ -1,0 +1,364 @@
+//! Retained messages: each topic has one home shard, subscribers fetch in pages.
+//!
+//! A page is asked for only when the subscriber has room for it, so that a subscription to a
+//! million retained messages neither floods its outbox nor holds up anybody else.
+
+use crate::durable::Durable;
+use crate::parts::retained::{PAGE_MESSAGES, Retained, has_wildcard};
+use crate::parts::sessions::Sessions;
+use crate::state::Context;
+use std::sync::Arc;
+
+use codec::{QoS, Reason, RetainHandling, SubscribeOptions};
+use session::{Account, Delivery, Message, Respondent, Sent, Terms};
+use topic::Subscription;
+
+use crate::deliver::copies::{identifiers_of, options};
+use crate::durable::{RecordLocation, unlogged};
+use crate::observe::notices::Subject;
+use crate::pace::capacity::frees_room;
+use crate::parts::client::{AskedPage, Client, Extras};
+use crate::publish::check::{Routed, reason_of};
+use crate::words::asked::Asked;
+use crate::words::expected::Expected;
+use crate::words::ledger::NOBODY;
+use crate::{Confirm, Mail, Name, RetainedQuery, Scope};
+use policy::Action;
+
+/// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
+/// a worker busy with one subscriber while others wait.
+const CALM_BYTES_MAX: usize = 64 * 1024;
+
+impl Retained {
+    /// Sends a message to the home of its topic, which keeps it.
+    pub(crate) fn retain(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        message: &Message,
+        asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        let home = cx.shared.shard_of_topic(Name::of(message));
+        if home == cx.id {
+            return self.retain_at_home(cx, sessions, durable, message, asked, routed);
+        }
+        // Its home is asked when it writes the message down, or when the store is about full.
+        let is_kept = durable.has_journal() && message.level() > 0;
+        let asked = asked.filter(|_| is_kept || sessions.lacks_room_to_retain(cx, message));
+        let confirm = asked.map(|asked| asked.ask(Respondent::RETAINED));
+        let owner = sessions.owner_of(message).cloned();
+        cx.send(home, Mail::Retain { message: message.clone(), confirm, owner });
+    }
+
+    fn retain_at_home(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        // What stands before it here must not be overtaken.
+        let is_late = durable.has_late_mail();
+        if let Some(asked) = asked.as_deref_mut()
+            && (is_late || asked.confirm().serial != 0)
+        {
+            return self.retain_here(cx, sessions, durable, message, asked);
+        }
+        let owner = sessions.owner_of(message).cloned();
+        let confirm = asked.as_deref_mut().map(|asked| asked.ask(Respondent::RETAINED));
+        let kept = self.keep_retained(cx, durable, message, confirm, owner.as_ref());
+        if let Some(asked) = asked.filter(|_| kept != Ok(true)) {
+            asked.take_back(Respondent::RETAINED);
+        }
+        routed.refused = kept.err();
+    }
+
+    /// The same for a message of which it is too late to say that it should come later: should its
+    /// home be here and have no room for a moment, it waits there.
+    pub(crate) fn retain_or_wait(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        message: &Message,
+        asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        let home = cx.shared.shard_of_topic(Name::of(message));
+        match asked {
+            Some(asked) if home == cx.id => self.retain_here(cx, sessions, durable, message, asked),
+            asked => self.retain(cx, sessions, durable, message, asked, routed),
+        }
+    }
+
+    fn retain_here(
+        &mut self,
+        cx: &mut Context,
+        sessions: &mut Sessions,
+        durable: &mut Durable,
+        message: &Message,
+        asked: &mut Asked,
+    ) {
+        let owner = sessions.owner_of(message).cloned();
+        durable.on_retain_mail(
+            cx,
+            sessions,
+            self,
+            message.clone(),
+            Some(asked.ask(Respondent::RETAINED)),
+            owner,
+        );
+    }
+
+    /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
+    /// is answered when it is written down. Err: why it was not kept.
+    pub(crate) fn keep_retained(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        message: &Message,
+        confirm: Option<Confirm>,
+        owner: Option<&Arc<Account>>,
+    ) -> Result<bool, Reason> {
+        let topic = message.topic();
+        if message.payload().is_empty() {
+            return self.clear_retained(cx, durable, message, confirm);
+        }
+        if !self.has_room_for(message, owner, &cx.effects)
+            || durable.has_late_retained(Name::of(message))
+        {
+            cx.metrics.retained_refused.add(1);
+            let subject =
+                Subject::RetainedRefused { scope: Scope::of(message), topic: topic.into() };
+            cx.note_of_shard(subject, 1);
+            return Err(Reason::QUOTA_EXCEEDED);
+        }
+        let place = match durable.write_retained(cx, message, confirm, owner) {
+            Ok(place) => place,
+            Err(error) => return Err(reason_of(&error)),
+        };
+        if let Some(old) = self.insert(message, place, owner, &cx.effects) {
+            match place.is_some() {
+                true => durable.release_place(old),
+                false => durable.unwrite_retained(message, old),
+            }
+        }
+        Ok(place.is_some() && confirm.is_some())
+    }
+}
+
+impl Sessions {
+    /// May it be refused where its topic has its home? Then its publisher waits for the word.
+    pub(crate) fn lacks_room_to_retain(&self, cx: &Context, message: &Message) -> bool {
+        if !message.retain() || frees_room(message) {
+            return false;
+        }
+        let bytes = message.heap_bytes() as u64;
+        cx.shared.lacks_room_to_retain(1, bytes)
+            || self
+                .owner_of(message)
+                .is_some_and(|owner| cx.shared.lacks_room_to_retain_for(owner, bytes))
+    }
+
+    /// The account that is charged for the bytes of a message in a journal, by its number. Without
+    /// an owner in the mail the publisher on this shard is charged: it may be its will.
+    #[inline]
+    pub(crate) fn owner_number(&self, message: &Message, asked: Option<&Asked>) -> u32 {
+        match asked {
+            Some(asked) => asked.confirm().owner,
+            None if message.level() == 0 || message.qos() == QoS::AtMostOnce => NOBODY,
+            None => self.owner_of(message).map_or(NOBODY, |owner| owner.number()),
+        }
+    }
+}
+
+impl Retained {
+    /// Where there is nothing to clear, the acknowledgement waits for the journal all the same:
+    /// what is repeated here may not be committed yet.
+    fn clear_retained(
+        &mut self,
+        cx: &Context,
+        durable: &mut Durable,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<bool, Reason> {
+        let is_written = self.place_of(Name::of(message)).is_some_and(RecordLocation::is_some);
+        let answers_later = durable
+            .clear_retained(message, is_written, confirm)
+            .map_err(|error| reason_of(&error))?;
+        if let Some(old) = self.remove(Name::of(message), &cx.effects) {
+            durable.release_place(old);
+        }
+        Ok(answers_later)
+    }
+}
+
+impl Retained {
+    /// Removes some of the retained messages that have expired.
+    pub(crate) fn sweep_retained(&mut self, cx: &Context, durable: &mut Durable) {
+        let now_ms = cx.now_ms;
+        for message in self.look_for_expired(now_ms) {
+            if let Some(old) = self.remove(Name::of(&message), &cx.effects) {
+                // It is expired in the next life, too, so nothing has to say so.
+                durable.release_place(old);
+            }
+        }
+    }
+}
+
+impl Retained {
+    /// Asks for the retained messages of a filter from the beginning.
+    fn ask_retained(&mut self, cx: &mut Context, client: &mut Client, filter: &str) {
+        let (subscriber, scope) = (client.key, client.scope);
+        let extras = client.extras();
+        extras.retained_asks = extras.retained_asks.wrapping_add(1);
+        let query = RetainedQuery {
+            subscriber,
+            home: 0,
+            scope,
+            filter: filter.into(),
+            ask: extras.retained_asks,
+            page: 0,
+            after: None,
+        };
+        if has_wildcard(filter) {
+            for home in 0..cx.shared.shard_count {
+                self.ask_page(cx, client, RetainedQuery { home, ..query.clone() });
+            }
+        } else {
+            let home = cx.shared.shard_of_topic(Name::new(scope, filter));
+            self.ask_page(cx, client, RetainedQuery { home, ..query });
+        }
+    }
+
+    fn ask_page(&mut self, cx: &mut Context, client: &mut Client, mut query: RetainedQuery) {
+        query.page = self.next_page();
+        let asked = AskedPage { number: query.page, filter: Some(query.filter.clone()) };
+        client.extras().retained_asked.push(asked);
+        cx.send(query.home, Mail::QueryRetained(Box::new(query)));
+    }
+}
+
+impl Sessions {
+    pub(crate) fn offer_retained(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        slot: u32,
+        query: &RetainedQuery,
+        subscription: Subscription,
+        message: &Message,
+    ) {
+        let now_ms = cx.now_ms;
+        let Subscription { options: bits, identifier, .. } = subscription;
+        let Some(client) = self.get_mut(slot).expected() else { return };
+        if message.is_expired(now_ms) {
+            return;
+        }
+        // A newer message on the topic has overtaken the page.
+        let is_stale = client.extras.as_ref().is_some_and(|extras| {
+            let fresh = extras.retained_fresh.iter();
+            let mut newer = fresh.filter(|(_, asks)| *asks >= query.ask);
+            newer.any(|(topic, _)| **topic == *message.topic())
+        });
+        // By the rules of now: they may have changed since the page was asked for.
+        let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
+        cx.flow.work.charge(client.grants.topic_units());
+        // MQTT-3.8.3-3: whatever session of the client ID has published it.
+        let is_own = bits & options::NO_LOCAL != 0 && message.author() == client.name().author();
+        if is_stale || is_denied || is_own {
+            return;
+        }
+        let terms = Terms {
+            identifiers: identifiers_of(identifier),
+            group: 0,
+            serial: 0,
+            qos: options::qos(bits).min(message.qos()),
+            // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
+            retain: true,
+        };
+        let mut terms = terms;
+        if client.journals_packet_id(terms.qos) {
+            terms = unlogged(terms);
+            if client.session.has_window() {
+                let message = message.clone();
+                return durable.dispatch_aside(cx, client, Delivery { message, terms });
+            }
+        }
+        client.drop_expired(cx);
+        let limits = client.limits.queue;
+        let sent = Sent { qos: terms.qos, payload_bytes: message.payload().len() };
+        let offered = client.session.offer_or_wait(message, terms, &limits, now_ms);
+        client.after_offer(cx, sent, offered);
+    }
+}
+
+impl Retained {
+    /// Asks for further pages while the subscriber has room.
+    pub(crate) fn ask_next_page(&mut self, cx: &mut Context, client: &mut Client) {
+        let is_calm = client
+            .session
+            .link()
+            .is_some_and(|link| link.has_room() && link.outbox.len() <= CALM_BYTES_MAX)
+            // What waits for the journal is in no outbox yet.
+            && !client.session.outgoing.has_withheld()
+            && client.session.outgoing.queued() < PAGE_MESSAGES;
+        let Some(extras) = &mut client.extras else { return };
+        if !is_calm {
+            return;
+        }
+        if let Some(query) = extras.retained_next.pop() {
+            return self.ask_page(cx, client, query);
+        }
+        while let Some(filter) = client.next_wanted() {
+            self.ask_retained(cx, client, &filter);
+        }
+        client.drop_extras_if_unused();
+    }
+}
+
+impl Client {
+    /// A SUBSCRIBE decides on the retained messages of its filter, those included that an earlier
+    /// one has asked for and that are still to be sent. They are once there is room for them
+    /// ([`Retained::ask_next_page`]), with the options of the subscription that there is then.
+    /// `is_other`: these have changed.
+    pub(crate) fn handle_retained(
+        &mut self,
+        filter: &str,
+        options: SubscribeOptions,
+        is_new: bool,
+        is_other: bool,
+    ) {
+        let handling = options.retain_handling;
+        let begins_anew = handling == RetainHandling::Always && is_other;
+        if (begins_anew || handling == RetainHandling::Never)
+            && let Some(extras) = &mut self.extras
+        {
+            // MQTT-3.3.1-11: without an UNSUBSCRIBE between the two as well.
+            extras.give_up_retained(filter);
+        }
+        if handling == RetainHandling::Always || handling == RetainHandling::IfNew && is_new {
+            self.extras().retained_wanted.insert(filter.into());
+        }
+    }
+
+    /// The next filter whose retained messages may be asked for: one after the other, as each can
+    /// be all there are. Those of a single topic go in portions of a page.
+    fn next_wanted(&mut self) -> Option<Box<str>> {
+        let extras = self.extras.as_mut()?;
+        let under_way = extras.retained_under_way();
+        let is_one = !has_wildcard(extras.retained_wanted.first()?);
+        let is_next = under_way == 0 || is_one && under_way < PAGE_MESSAGES;
+        if is_next { extras.retained_wanted.pop_first() } else { None }
+    }
+
+    pub(crate) fn drop_extras_if_unused(&mut self) {
+        if self.extras.as_deref().is_some_and(Extras::are_unused) {
+            self.extras = None;
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Retained messages: kept, and sent to who subscribes.
+
+pub(crate) mod keep;

@@ -1,0 +1,95 @@
+//! Messages of shared groups that no member with room may have, by the access rules.
+//!
+//! Who may have them may be away or busy at that moment. To offer them to the others again and
+//! again would keep the shards busy for nothing, so they wait at the group's home, and are offered
+//! once a second, some at a time. One that all members were asked to take, and none may, is
+//! dropped.
+
+use std::sync::Arc;
+
+use codec::QoS;
+use session::Message;
+
+use crate::durable::Durable;
+use crate::parts::groups::Groups;
+use crate::state::Context;
+use crate::words::expected::Expected;
+use crate::words::group_names::GroupName;
+use crate::{GroupWay, Mail};
+
+/// Messages that are offered again in a second, of all groups of a shard.
+const RETRIES_MAX: usize = 256;
+
+/// Of one group.
+const RETRIES_PER_GROUP_MAX: usize = 64;
+
+impl Groups {
+    /// The member's side: nobody with room may have the message.
+    pub(crate) fn put_off_denied(
+        &self,
+        cx: &mut Context,
+        number: u32,
+        message: &Message,
+        way: GroupWay,
+    ) {
+        let Some(name) = self.name(number).cloned().expected() else { return };
+        // Who had no room when the others were asked may have it.
+        if !way.has_skipped || message.qos() == QoS::AtMostOnce {
+            cx.note_group_dropped(&name, 1);
+            cx.notify_home(name.key, way.serial, true);
+            return;
+        }
+        let home = cx.shared.shard_of_group(name.key);
+        cx.send(home, Mail::GroupDenied { group: name, message: message.clone(), way });
+    }
+
+    /// The home's side.
+    pub(crate) fn on_group_denied(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        name: &Arc<GroupName>,
+        message: Message,
+        way: GroupWay,
+    ) {
+        // The group may have ended while this was on its way.
+        let Some(number) = self.number(name.key) else { return };
+        let Some(group) = self.get_mut(number).expected() else { return };
+        if way.serial == 0 {
+            group.wait(way.number, message, true, cx.now_ms);
+            group.keep_to_limits(cx, durable);
+        } else {
+            durable.take_back(cx, group, way.serial, true);
+        }
+    }
+
+    /// The home's side, once a second.
+    pub(crate) fn offer_denied_again(&mut self, cx: &mut Context, durable: &mut Durable) {
+        let mut keys = self.with_denied(durable);
+        if keys.is_empty() {
+            return;
+        }
+        // None is always behind the others.
+        let first = cx.next_random() as usize % keys.len();
+        keys.rotate_left(first);
+        let mut left = RETRIES_MAX;
+        for key in keys {
+            left -= self.put_back_denied(cx, durable, key, left.min(RETRIES_PER_GROUP_MAX));
+            self.drain_group(cx, durable, key);
+        }
+    }
+
+    /// They stand with what waits for a member again.
+    fn put_back_denied(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        key: u64,
+        most: usize,
+    ) -> usize {
+        let Some(group) = self.by_key_mut(key).expected() else { return 0 };
+        cx.drop_group_expired(group);
+        let count = group.put_back_denied(most, cx.now_ms);
+        count + group.kept.map_or(0, |kept| durable.put_back_denied(kept, most - count))
+    }
+}

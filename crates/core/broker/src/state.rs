@@ -1,0 +1,187 @@
+//! A shard: the unit of state, and what all its behaviour has at hand.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use codec::Reason;
+use session::{Message, Outbox};
+
+use crate::durable::Durable;
+use crate::observe::notices::ShardNotices;
+use crate::observe::trace::Tracing;
+use crate::parts::buffers::Buffers;
+use crate::parts::droppers::Droppers;
+use crate::parts::effects::Effects;
+use crate::parts::flow::Flow;
+use crate::parts::groups::Groups;
+use crate::parts::retained::Retained;
+use crate::parts::sessions::Sessions;
+use crate::parts::timers::Timers;
+use crate::parts::write_order::Dirty;
+use crate::shard::change::Publications;
+use crate::words::rules::Rules;
+use crate::{Confirm, Ended, Event, Mail, Metrics, Quota, Scope, ShardId, Shared, Space};
+
+/// Which shard this is, what shards share, how much work is left of the present turn, and the
+/// effects so far.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) id: ShardId,
+    pub(crate) shared: Arc<Shared>,
+    /// Those of this shard among the shared ones.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Of the present event, since the Unix epoch.
+    pub(crate) now_ms: u64,
+    pub(crate) random: u64,
+    pub(crate) effects: Effects,
+    pub(crate) notices: ShardNotices,
+    pub(crate) droppers: Droppers,
+    pub(crate) flow: Flow,
+    /// Of operators: publishes that wait for their shards.
+    pub(crate) publications: Publications,
+    /// Connections with bytes to write.
+    pub(crate) dirty: Dirty,
+    /// Connections to be ended when the present event is done.
+    pub(crate) doomed: Vec<(u32, Ended)>,
+    pub(crate) buffers: Buffers,
+    pub(crate) timers: Timers,
+    pub(crate) tracing: Option<Box<Tracing>>,
+    /// Those that a client of this shard has been of.
+    pub(crate) spaces: BTreeMap<Scope, Arc<Space>>,
+}
+
+impl Context {
+    pub(crate) fn new(id: ShardId, shared: Arc<Shared>, seed: u64) -> Self {
+        Self {
+            id,
+            metrics: Arc::clone(&shared.metrics[usize::from(id)]),
+            now_ms: 0,
+            random: seed | 1,
+            effects: Effects::new(id, &shared),
+            notices: ShardNotices::default(),
+            droppers: Droppers::default(),
+            flow: Flow::new(&shared),
+            publications: Publications::default(),
+            dirty: Dirty::default(),
+            doomed: Vec::new(),
+            buffers: Buffers::default(),
+            timers: Timers::default(),
+            tracing: Tracing::new(shared.settings.spans, seed),
+            spaces: BTreeMap::new(),
+            shared,
+        }
+    }
+    pub(crate) fn answer(&mut self, confirm: Option<Confirm>, reason: Reason, message: Message) {
+        if let Some(confirm) = confirm {
+            let refused = reason.is_error().then_some(message);
+            self.send(confirm.publisher.shard(), Mail::Confirmed { confirm, reason, refused });
+        }
+    }
+
+    pub(crate) fn send(&mut self, shard: ShardId, mail: Mail) {
+        self.effects.send(shard, mail);
+    }
+
+    pub(crate) fn send_to_others(&mut self, mail: &Mail) {
+        self.effects.send_to_others(mail);
+    }
+
+    pub(crate) fn report(&mut self, scope: Scope, event: Event) {
+        self.effects.report(scope, event);
+    }
+
+    /// What there is to know of a scope. None: of the first, or of one that is gone.
+    pub(crate) fn space(&mut self, scope: Scope) -> Option<&Space> {
+        if scope.is_first() {
+            return None;
+        }
+        if let Entry::Vacant(vacant) = self.spaces.entry(scope) {
+            vacant.insert(self.shared.spaces.get(scope)?);
+        }
+        self.spaces.get(&scope).map(|space| &**space)
+    }
+
+    pub(crate) fn count_in_space(&mut self, scope: Scope, quota: Quota, more: i64) {
+        if let Some(space) = self.space(scope) {
+            space.add(quota, more);
+        }
+    }
+
+    /// A random number; xorshift, for choices that need to be spread, not secret.
+    pub(crate) const fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+}
+
+/// Sessions, subscriptions and retained messages of a part of all clients and topics.
+///
+/// One thread drives it. Between two calls the driver drains [`Shard::effects`].
+#[derive(Debug)]
+pub struct Shard {
+    pub(crate) cx: Context,
+    pub(crate) sessions: Sessions,
+    pub(crate) groups: Groups,
+    pub(crate) retained: Retained,
+    pub(crate) durable: Durable,
+    /// When retained messages and groups are looked through next.
+    pub(crate) sweeps_at_ms: u64,
+}
+
+impl Shard {
+    pub fn new(id: ShardId, shared: Arc<Shared>, rules: impl Into<Rules>) -> Self {
+        let seed = shared.seed ^ u64::from(id);
+        Self {
+            sessions: Sessions::new(id, &shared, rules.into(), seed),
+            groups: Groups::new(shared.seed),
+            retained: Retained::new(id),
+            durable: Durable::default(),
+            sweeps_at_ms: 0,
+            cx: Context::new(id, shared, seed),
+        }
+    }
+
+    /// What the driver has to carry out.
+    pub const fn effects(&self) -> &Effects {
+        &self.cx.effects
+    }
+
+    /// The driver takes out what it carries out.
+    pub const fn effects_mut(&mut self) -> &mut Effects {
+        &mut self.cx.effects
+    }
+
+    pub const fn id(&self) -> ShardId {
+        self.cx.id
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.cx.shared
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.cx.metrics
+    }
+
+    /// The outbox of a connection; None if the session has another connection by now, or may not be
+    /// told anything yet.
+    pub fn outbox(&mut self, slot: u32, connection: u64) -> Option<&mut Outbox> {
+        let link = self.sessions.link(slot, connection).filter(|link| !link.is_told_nothing);
+        link.map(|link| &mut link.outbox)
+    }
+
+    /// Ends the connections that were found to be at their end while something else went on.
+    pub(crate) fn finish(&mut self) {
+        while let Some((slot, ended)) = self.cx.doomed.pop() {
+            self.end(slot, ended);
+        }
+    }
+
+    /// Sessions, with or without a connection; none that has ended.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+}
