@@ -32,36 +32,37 @@ mod state;
 mod words;
 
 pub use durable::{Replay, Restored, Unreadable, settle};
-pub use life::connect::{ConnectRequest, Who};
-pub use observe::spans::{
-    RECEIVED_PER_CLIENT_MAX, RECEIVED_PER_SECOND_MAX, SENT_PER_SECOND_MAX, SPANS_MAX,
-    SPANS_PER_MESSAGE_MAX, Span, SpanKind, SpanSettings, TraceContext,
-};
-pub use observe::trace::{
-    TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX, TraceFilter, Traced, TracedDetails,
-};
-pub use pace::verdicts::{AccessQuestion, ServiceAnswer, ServiceSettings};
-pub use parts::client::{CLIENT_BYTES, MemberLoad};
+pub use life::connect::Who;
+pub use observe::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX};
+pub use parts::client::CLIENT_BYTES;
 pub use parts::effects::{Close, Effects, Reauthenticate, Reauthenticated};
 pub use parts::flow::BROADCAST_MIN;
-pub use parts::members::Member;
+pub use parts::sampling::{
+    RECEIVED_PER_CLIENT_MAX, RECEIVED_PER_SECOND_MAX, SENT_PER_SECOND_MAX, SPANS_PER_MESSAGE_MAX,
+};
 pub use parts::work::Work;
-pub use shard::gather::Rest;
 pub use state::Shard;
+pub use words::access_question::{AccessQuestion, ServiceAnswer};
 pub use words::calendar::{Calendar, CalendarNote};
 pub use words::command::{Answer, Command};
+pub use words::connect_request::ConnectRequest;
 pub use words::connection_numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use words::event::{Ended, Event, ReportedFilters};
 pub use words::group_names::GroupName;
+pub use words::input::Rest;
 pub use words::ledger::{Consumer, Ledger};
 pub use words::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
+pub use words::member::{Member, MemberLoad};
 pub use words::metrics::{Counter, Counters, Description, Figure, MetricType, Metrics};
 pub use words::name::{GroupText, Name, Scope};
 pub use words::namespace::{Quota, Space, Spaces};
 pub use words::rules::Rules;
 pub use words::settings::{
-    Durability, Limits, MAIL_BYTES_MAX, SessionOwner, Settings, ShareStrategy, TURN_UNITS, WhenFull,
+    Durability, Limits, MAIL_BYTES_MAX, ServiceSettings, SessionOwner, Settings, ShareStrategy,
+    SpanSettings, TURN_UNITS, WhenFull,
 };
 pub use words::shared::{Memory, Shared};
+pub use words::span::{SPANS_MAX, Span, SpanKind, TraceContext};
+pub use words::traced::{TraceFilter, Traced, TracedDetails};
 pub use words::waits::Waits;
 pub use words::{admission, command, streams, sys, topics as names};

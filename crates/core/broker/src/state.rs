@@ -5,21 +5,23 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use codec::Reason;
-use session::{Message, Outbox};
+use session::{Dirt, Message, NEVER, Outbox};
 
 use crate::durable::Durable;
-use crate::observe::notices::ShardNotices;
-use crate::observe::trace::Tracing;
 use crate::parts::buffers::Buffers;
+use crate::parts::client::Client;
 use crate::parts::droppers::Droppers;
 use crate::parts::effects::Effects;
 use crate::parts::flow::Flow;
 use crate::parts::groups::Groups;
+use crate::parts::notices::ShardNotices;
+use crate::parts::publications::Publications;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
 use crate::parts::timers::Timers;
+use crate::parts::tracing::Tracing;
 use crate::parts::write_order::Dirty;
-use crate::shard::change::Publications;
+use crate::words::expected::Expected;
 use crate::words::rules::Rules;
 use crate::{Confirm, Ended, Event, Mail, Metrics, Quota, Scope, ShardId, Shared, Space};
 
@@ -183,5 +185,49 @@ impl Shard {
     /// Sessions, with or without a connection; none that has ended.
     pub fn session_count(&self) -> usize {
         self.sessions.len()
+    }
+}
+
+impl Sessions {
+    /// Notes that the outbox of a client may have something to write.
+    pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
+        if let Some(client) = self.get_mut(slot).expected() {
+            client.mark_dirty(cx);
+        }
+    }
+}
+
+impl Client {
+    /// Makes sure that it is looked at when something is due.
+    pub(crate) fn arm_timer(&mut self, cx: &mut Context) {
+        let due_ms = self.next_due_ms();
+        if due_ms == NEVER {
+            return;
+        }
+        let tick = Timers::tick_of(due_ms);
+        if tick < self.timer_at {
+            self.timer_at = tick;
+            cx.timers.arm(tick, self.key.as_u64());
+        }
+    }
+}
+
+impl Client {
+    /// Takes the mark of its connection; false if it has none.
+    pub(crate) fn unmark(&mut self) -> bool {
+        let Some(link) = self.session.link_mut() else { return false };
+        std::mem::replace(&mut link.dirty, Dirt::Clean) != Dirt::Clean
+    }
+
+    /// Notes that its outbox may have something to write.
+    pub(crate) fn mark_dirty(&mut self, cx: &mut Context) {
+        let dirt = cx.dirty.dirt;
+        let Some(link) = self.session.link_mut().filter(|link| link.dirty < dirt) else { return };
+        link.dirty = dirt;
+        let queue = match dirt {
+            Dirt::Urgent => &mut cx.dirty.urgent,
+            Dirt::SetApart | Dirt::Clean => &mut cx.dirty.broadcast,
+        };
+        queue.push_back((self.key.slot(), self.connection));
     }
 }

@@ -5,95 +5,18 @@
 //! it; who unsubscribes meanwhile gets it first. What is assigned to durable sessions is in the
 //! journal at once (`durable/in_flight.rs`), so this is about the others only.
 
-use std::collections::VecDeque;
-
-use codec::Publish;
 use session::Message;
 use topic::Subscription;
 
+use crate::SessionKey;
 use crate::deliver::copies::Keeping;
-use crate::deliver::copies::options::CHECK_RECEIVE;
 use crate::durable::Durable;
-use crate::pace::capacity::topic_of;
-use crate::parts::client::{Client, Pace};
+use crate::parts::broadcasts::Broadcast;
+use crate::parts::client::Pace;
 use crate::parts::flow::UNFINISHED_MAX;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
-use crate::{Mail, Name, SessionKey};
-
-#[derive(Debug, Default)]
-pub(crate) struct Broadcasts {
-    /// The oldest first, as they are to be got.
-    unfinished: VecDeque<Broadcast>,
-}
-
-#[derive(Debug)]
-struct Broadcast {
-    message: Message,
-    /// Of those who have not got it, in the order of the subscribers.
-    rest: VecDeque<Subscription>,
-}
-
-impl Broadcasts {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.unfinished.is_empty()
-    }
-
-    /// Would a message of this publisher on this topic overtake an unfinished broadcast?
-    fn is_overtaken_by(&self, publisher: u64, topic: Name<'_, [u8]>) -> bool {
-        self.unfinished.iter().any(|Broadcast { message, .. }| {
-            let has_publisher = publisher != SessionKey::NOBODY.as_u64();
-            has_publisher && message.publisher() == publisher || Name::topic_of(message) == topic
-        })
-    }
-
-    pub(crate) fn is_overtaken_by_message(&self, message: &Message) -> bool {
-        self.is_overtaken_by(message.publisher(), Name::topic_of(message))
-    }
-
-    pub(crate) fn is_overtaken_by_mail(&self, mail: &Mail) -> bool {
-        !self.is_empty()
-            && mail.message().is_some_and(|message| self.is_overtaken_by_message(message))
-    }
-
-    /// The session has ended: its slot may be somebody else's soon.
-    pub(crate) fn forget(&mut self, slot: u32) {
-        for broadcast in &mut self.unfinished {
-            broadcast.take_of(slot);
-        }
-    }
-}
-
-impl Broadcast {
-    /// The subscriptions of one who has not got it.
-    fn take_of(&mut self, slot: u32) -> Vec<Subscription> {
-        let first = self.rest.partition_point(|subscription| subscription.subscriber < slot);
-        let end = self.rest.partition_point(|subscription| subscription.subscriber <= slot);
-        self.rest.drain(first..end).collect()
-    }
-
-    /// Those of the next subscribers, with so many subscriptions or hardly more.
-    fn take_portion(&mut self, count: usize) -> Vec<Subscription> {
-        let mut end = count.min(self.rest.len());
-        while end > 0
-            && end < self.rest.len()
-            && self.rest[end].subscriber == self.rest[end - 1].subscriber
-        {
-            end += 1;
-        }
-        self.rest.drain(..end).collect()
-    }
-}
-
-impl Client {
-    /// Has a publish to wait until others have reached everybody?
-    #[cold]
-    pub(crate) fn waits_for_broadcast(&self, cx: &Context, publish: &Publish<'_>) -> bool {
-        let topic = Name::new(self.scope, topic_of(self, publish).as_bytes());
-        cx.flow.broadcasts.is_overtaken_by(self.key.as_u64(), topic)
-    }
-}
+use crate::words::options::CHECK_RECEIVE;
 
 impl Sessions {
     /// These subscriptions get the message in later turns. They are sorted by subscriber.

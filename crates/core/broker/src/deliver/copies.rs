@@ -18,52 +18,8 @@ use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
+use crate::words::options;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey};
-
-/// Bits of `Subscription::options`.
-pub(crate) mod options {
-    use codec::QoS;
-
-    pub(crate) const NO_LOCAL: u8 = 0b0000_0100;
-    pub(crate) const RETAIN_AS_PUBLISHED: u8 = 0b0000_1000;
-    /// The receive rules do not cover the whole filter: ask for each message.
-    pub(crate) const CHECK_RECEIVE: u8 = 0b0001_0000;
-    /// The session is in the journal, and so is what is assigned to this subscription.
-    pub(crate) const DURABLE: u8 = 0b0010_0000;
-    /// The publisher's acknowledgement waits for this subscriber's shard.
-    pub(crate) const PROMISES: u8 = topic::Subscription::PROMISES;
-
-    pub(crate) const fn qos(options: u8) -> QoS {
-        match options & 0b11 {
-            0 => QoS::AtMostOnce,
-            1 => QoS::AtLeastOnce,
-            _ => QoS::ExactlyOnce,
-        }
-    }
-
-    /// Of a subscription of a durable session that is read back, but for rights.
-    pub(crate) const fn of_kept(asked: codec::SubscribeOptions) -> u8 {
-        let mut bits = asked.qos as u8;
-        if asked.no_local {
-            bits |= NO_LOCAL;
-        }
-        if asked.retain_as_published {
-            bits |= RETAIN_AS_PUBLISHED;
-        }
-        match asked.qos {
-            QoS::AtMostOnce => bits,
-            _ => bits | DURABLE | PROMISES,
-        }
-    }
-
-    /// A shared subscription whose session becomes durable is what such sessions are granted.
-    pub(crate) const fn of_durable_member(options: u8) -> u8 {
-        match options & 0b11 {
-            0 => options,
-            _ => options & !0b11 | QoS::AtLeastOnce as u8 | DURABLE | PROMISES,
-        }
-    }
-}
 
 /// Topics remembered while a page of retained messages is under way. Above it, a subscriber may
 /// see an older retained message after a newer live one.
@@ -193,7 +149,7 @@ impl Sessions {
                 delivered.kept = position;
             }
             Err(error) => {
-                delivered.refused = Some(crate::publish::check::reason_of(&error));
+                delivered.refused = Some(crate::words::reasons::reason_of(&error));
                 delivered.lacks_journal = !matches!(error, storage::AppendError::TooLarge { .. });
                 return delivered;
             }
@@ -642,5 +598,23 @@ fn note_fresh(client: &mut Client, message: &Message) {
         && extras.retained_fresh.len() < RETAINED_FRESH_MAX
     {
         extras.retained_fresh.push((message.topic().into(), extras.retained_asks));
+    }
+}
+
+/// What became of a message on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Routed {
+    pub(crate) matched: bool,
+    /// Why the message was not taken, if it was not.
+    pub(crate) refused: Option<Reason>,
+    /// Of the slowest subscriber here.
+    pub(crate) pace: Pace,
+    pub(crate) own: Option<Box<OwnCopy>>,
+}
+
+impl Routed {
+    /// Is there anybody who wants it?
+    pub(crate) const fn has_matched(&self) -> bool {
+        self.matched
     }
 }

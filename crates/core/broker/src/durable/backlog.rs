@@ -6,7 +6,6 @@ use session::{Delivery, Dropped, Lifetimes, Offered, Overflow, QueueLimit};
 use topic::FilterId;
 
 use crate::Name;
-use crate::deliver::copies::options;
 use crate::durable::Durable;
 use crate::durable::eras::is_assigned;
 use crate::durable::store::Loaded;
@@ -15,6 +14,7 @@ use crate::parts::router::Router;
 use crate::parts::work::Task;
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::options;
 
 /// Serials that a session takes from its backlogs at once.
 const BATCH_SERIALS: usize = 64;

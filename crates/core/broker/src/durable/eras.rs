@@ -7,15 +7,15 @@
 use storage::AppendError;
 use topic::{FilterId, Subscription};
 
-use crate::deliver::copies::options;
 use crate::durable::Durable;
 use crate::durable::kept_sessions::KeptSession;
 use crate::durable::store::{Class, Store};
-use crate::durable::track::RecordLocation;
 use crate::journal::{Fact, Subscribed};
 use crate::parts::client::Client;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
+use crate::words::options;
+use crate::words::record_location::RecordLocation;
 
 /// Changes of one filter that are remembered at the same time. Policy: a SUBSCRIBE that would be
 /// one more is refused until the client has acknowledged what is due by the oldest.

@@ -14,21 +14,23 @@ use foldhash::fast::FixedState;
 use session::{Account, Awaited, Message, Respondent};
 use storage::{AppendError, Position, Status};
 
+use crate::deliver::copies::Routed;
 use crate::durable::Durable;
 use crate::durable::promise::Promise;
 use crate::durable::store::{Class, Loaded, level_of};
 use crate::durable::streams::{ForStreams, Publisher};
-use crate::durable::track::{RecordLocation, Track};
-use crate::journal::{Fact, Origin, Purpose, QueueId, QueueNumber};
+use crate::durable::track::Track;
+use crate::journal::{Fact, Origin, Purpose};
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
-use crate::publish::check::Routed;
 use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
+use crate::words::queue_number::{QueueId, QueueNumber};
+use crate::words::record_location::RecordLocation;
 use crate::words::streams::StreamFlaw;
 use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 

@@ -10,7 +10,7 @@ use storage::{Level, Position};
 use topic::{FilterId, Subscription};
 
 use crate::Name;
-use crate::deliver::copies::{Keeping, may_receive, options, terms_of};
+use crate::deliver::copies::{Keeping, may_receive, terms_of};
 use crate::durable::Durable;
 use crate::durable::eras;
 use crate::durable::kept_sessions::KeptSession;
@@ -26,6 +26,7 @@ use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
+use crate::words::options;
 
 /// A session with more subscriptions asks the index which of them match a message of its backlog.
 const OWN_FILTERS_MAX: usize = 64;

@@ -18,8 +18,8 @@ use crate::durable::postponed::Postponed;
 use crate::durable::promise::Promise;
 use crate::durable::replay::MessageFacts;
 use crate::durable::store::{Class, Loaded, Store, level_of};
-use crate::durable::track::{RecordLocation, Track};
-use crate::journal::{Fact, GroupOpened, QueueNumber, StoredMessage};
+use crate::durable::track::Track;
+use crate::journal::{Fact, GroupOpened, StoredMessage};
 use crate::parts::groups::{Group, Groups};
 use crate::parts::work::Task;
 use crate::share::offer::{exceeded, less};
@@ -27,6 +27,8 @@ use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
 use crate::words::ledger::NOBODY;
+use crate::words::queue_number::{KeptId, QueueNumber};
+use crate::words::record_location::RecordLocation;
 use crate::{Confirm, GroupWay, Mail, ShareStrategy};
 
 /// Bytes of waiting messages that a group keeps in memory beside the journal. Policy: later ones
@@ -35,10 +37,6 @@ const MEMORY_BYTES_MAX: usize = 1024 * 1024;
 
 /// How long what has come back is not looked through again for what has expired.
 const EXPIRY_LOOK_MS: u64 = 1000;
-
-/// The number of a group's queue in memory. A group has it as long as its queue is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeptId(u32);
 
 /// One message that waits.
 #[derive(Debug)]

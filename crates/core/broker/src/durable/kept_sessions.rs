@@ -6,7 +6,6 @@ use codec::{Packet, Reason, SubscribeOptions, Version};
 use session::{Amount, Lifetimes, NEVER, QueueLimit, QueueLimits};
 use storage::{AppendError, Level, Position};
 
-use crate::deliver::copies::options;
 use crate::durable::Durable;
 use crate::durable::eras::{Change, Eras};
 use crate::durable::handover::Received;
@@ -14,15 +13,18 @@ use crate::durable::postponed::{Postponed, Unwritten, passes};
 use crate::durable::promise::Promise;
 use crate::durable::session_ends::End;
 use crate::durable::store::{Class, level_of};
-use crate::durable::track::{RecordLocation, Track};
-use crate::journal::{Fact, QueueNumber, SessionOpened, Subscribed};
+use crate::durable::track::Track;
+use crate::journal::{Fact, SessionOpened, Subscribed};
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
-use crate::publish::check::reason_of;
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::options;
+use crate::words::queue_number::QueueNumber;
+use crate::words::reasons::reason_of;
+use crate::words::record_location::RecordLocation;
 use crate::{Durability, Ended, Name};
 
 /// What a durable session has more than others.

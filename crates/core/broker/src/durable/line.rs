@@ -13,16 +13,16 @@ use foldhash::fast::FixedState;
 use session::{Message, Respondent};
 use storage::{Journal, Level, Position};
 
+use crate::deliver::copies::Routed;
 use crate::durable::Durable;
-use crate::journal::QueueNumber;
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
-use crate::publish::check::Routed;
 use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
+use crate::words::queue_number::QueueNumber;
 use crate::{Confirm, Name};
 
 /// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not

@@ -49,22 +49,21 @@ pub(crate) mod writing;
 
 use storage::{Completion, Journal, Status};
 
-pub(crate) use kept_groups::KeptId;
 pub(crate) use kept_sessions::KeptSession;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
 use store::Store;
 pub(crate) use store::{OWNER_BYTES_MAX, level_of};
-pub(crate) use track::RecordLocation;
 pub(crate) use unlogged::unlogged;
 
-use crate::journal::QueueId;
-use crate::observe::notices::Subject;
 use crate::parts::groups::Groups;
+use crate::parts::notices::Subject;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::queue_number::KeptId;
+use crate::words::queue_number::QueueId;
 use crate::words::shared::JournalState;
 use crate::{Durability, Shard, Waits};
 

@@ -19,13 +19,14 @@ use crate::durable::promise::Promise;
 use crate::durable::session_ends::End;
 use crate::durable::store::Class;
 use crate::durable::will::DueWill;
-use crate::journal::{Fact, QueueNumber};
+use crate::journal::Fact;
 use crate::life::ending::NEVER_EXPIRES;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::queue_number::QueueNumber;
 use crate::{Confirm, Mail, Name, SessionKey};
 
 /// Bytes of deletions, and of answers that wait for them. Policy: above it, what is given up is

@@ -5,12 +5,14 @@
 //! All else is in this file; what is in its queue and when it moves is its own business.
 
 use crate::durable::Durable;
-use crate::durable::KeptId;
 use crate::durable::store::{Seen, Store};
-use crate::durable::track::{RecordLocation, Track};
-use crate::journal::{ProgressBuf, QueueId, QueueNumber};
+use crate::durable::track::Track;
+use crate::journal::ProgressBuf;
 use crate::parts::sessions::Sessions;
 use crate::words::expected::Expected;
+use crate::words::queue_number::KeptId;
+use crate::words::queue_number::{QueueId, QueueNumber};
+use crate::words::record_location::RecordLocation;
 
 /// A queue of this shard, by whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

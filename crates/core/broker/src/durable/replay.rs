@@ -18,12 +18,13 @@ use crate::durable::store::message_of;
 use crate::durable::stream_facts::StreamFacts;
 use crate::durable::streams::CURSOR_SHARE;
 use crate::durable::texts::Texts;
-use crate::durable::track::RecordLocation;
 use crate::durable::writing::Shares;
 use crate::journal::{
-    Fact, GroupOpened, InFlight, Origin, Purpose, QueueId, QueueNumber, Sent, SessionOpened, Stage,
-    StoredMessage, StoredWill, Streamed, Subscribed,
+    Fact, GroupOpened, InFlight, Origin, Purpose, Sent, SessionOpened, Stage, StoredMessage,
+    StoredWill, Streamed, Subscribed,
 };
+use crate::words::queue_number::{QueueId, QueueNumber};
+use crate::words::record_location::RecordLocation;
 use crate::{Name, Scope};
 
 /// What recovery read, collected until the shard can be rebuilt from it.
@@ -156,7 +157,7 @@ pub(super) struct GroupFacts {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MessageFacts {
+pub(crate) struct MessageFacts {
     pub(super) place: RecordLocation,
     pub(super) expires_at_ms: u64,
     pub(super) queue: Option<QueueNumber>,

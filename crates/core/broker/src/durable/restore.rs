@@ -9,22 +9,19 @@ use session::Account;
 use storage::{Journal, Recovered};
 use topic::FilterId;
 
-use crate::deliver::copies::options;
 use crate::durable::Durable;
 use crate::durable::eras::is_assigned;
 use crate::durable::handover::Received;
 use crate::durable::kept_sessions::KeptSession;
 use crate::durable::postponed::Postponed;
-use crate::durable::replay::Opened;
 use crate::durable::replay::{
-    FormerFacts, MessageFacts, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
+    FormerFacts, MessageFacts, Opened, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
     SessionFacts, Unreadable,
 };
 use crate::durable::session_ends::End;
 use crate::durable::store::{Store, Stored};
-use crate::durable::track::{Out, RecordLocation, Track};
-use crate::journal::{QueueId, QueueNumber, Sent, Stage};
-use crate::life::connect::{owner_name, user_account};
+use crate::durable::track::{Out, Track};
+use crate::journal::{Sent, Stage};
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
@@ -33,6 +30,9 @@ use crate::parts::subscriptions::Listed;
 use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
+use crate::words::options;
+use crate::words::owners::{owner_name, user_account};
+use crate::words::queue_number::{QueueId, QueueNumber};
 use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, ShardId};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
@@ -124,13 +124,6 @@ impl Durable {
             retained: cx.metrics.retained.value(),
             messages,
         })
-    }
-
-    /// The fact at this place is needed no more.
-    pub(crate) fn release_place(&mut self, place: RecordLocation) {
-        if let Some(store) = &mut self.store {
-            store.release(place);
-        }
     }
 }
 
@@ -234,7 +227,7 @@ impl Groups {
         filter: &str,
         facts: &super::replay::SubscribedFacts,
     ) -> Result<Option<Listed>, Unreadable> {
-        let parsed = topic::parse_filter(filter, &crate::life::subscribe::UNLIMITED);
+        let parsed = topic::parse_filter(filter, &crate::words::topics::UNLIMITED);
         let asked = codec::SubscribeOptions::from_byte(facts.options);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
             // Going on without it would lose messages of the session without a report.

@@ -9,9 +9,9 @@ use crate::durable::Durable;
 use crate::durable::postponed::Postponed;
 use crate::durable::promise::Promise;
 use crate::durable::store::{Class, level_of, noted};
-use crate::durable::track::RecordLocation;
 use crate::journal::{Fact, Origin, StoredMessage};
 use crate::state::Context;
+use crate::words::record_location::RecordLocation;
 use crate::{Confirm, Name};
 
 impl Durable {
@@ -92,6 +92,15 @@ impl Durable {
             let (topic, level, confirm) = (topic.into(), Level::Fsync, None);
             let late = || Postponed::RetainedCleared { topic, level, confirm };
             let _ = store.postponed.put_off(error, late);
+        }
+    }
+}
+
+impl Durable {
+    /// The fact at this place is needed no more.
+    pub(crate) fn release_place(&mut self, place: RecordLocation) {
+        if let Some(store) = &mut self.store {
+            store.release(place);
         }
     }
 }

@@ -12,9 +12,10 @@ use storage::{AppendError, Level, Status};
 use crate::durable::Durable;
 use crate::durable::postponed::Postponed;
 use crate::durable::promise::Promise;
-use crate::journal::{Fact, QueueNumber};
+use crate::journal::Fact;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
+use crate::words::queue_number::QueueNumber;
 use crate::{Ended, SessionKey};
 
 /// The end of a kept session.

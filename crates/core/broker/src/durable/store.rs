@@ -17,11 +17,12 @@ use crate::durable::postponed::PostponedFacts;
 use crate::durable::promise::{Promise, Promises};
 use crate::durable::session_ends::Ends;
 use crate::durable::streams::Streams;
-use crate::durable::track::RecordLocation;
-use crate::journal::{Fact, QueueId, QueueNumber, Stage, StoredMessage};
+use crate::journal::{Fact, Stage, StoredMessage};
 use crate::pace::capacity::frees_room;
 use crate::words::expected::Expected;
 use crate::words::ledger::{Ledger, NOBODY, OwnerCharges};
+use crate::words::queue_number::{QueueId, QueueNumber};
+use crate::words::record_location::RecordLocation;
 use crate::words::shared::JournalSpace;
 use crate::{Durability, Name, ShardId};
 

@@ -8,8 +8,8 @@ use storage::Ledger;
 
 use crate::durable::replay::release;
 use crate::durable::streams::{FoundTail, Streams};
-use crate::durable::track::RecordLocation;
 use crate::journal::{Archived, StreamRecord, Streamed};
+use crate::words::record_location::RecordLocation;
 use crate::words::streams::{ConsumerNumber, StoredRecord, StreamNumber};
 
 /// It holds the records that are in no file yet, which their owner bounds, and one fact for each

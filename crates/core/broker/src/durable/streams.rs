@@ -15,14 +15,13 @@ use storage::{AppendError, Journal, Level, Position};
 use crate::durable::Durable;
 use crate::durable::promise::Promise;
 use crate::durable::store::{Class, Store, level_of, noted};
-use crate::durable::track::RecordLocation;
-use crate::journal::{
-    Archived, Fact, Purpose, QueueNumber, Stamps, StreamRecord, Streamed, put_attributes,
-};
+use crate::journal::{Archived, Fact, Purpose, Stamps, StreamRecord, Streamed, put_attributes};
 use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
+use crate::words::queue_number::QueueNumber;
+use crate::words::record_location::RecordLocation;
 use crate::words::streams::{
     ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFlaw, StreamFound, StreamNews,
     StreamNumber, StreamOrder, StreamSet, StreamsFound,

@@ -14,11 +14,12 @@ use storage::Status;
 use crate::durable::Durable;
 use crate::durable::promise::Promise;
 use crate::durable::store::Noted;
-use crate::durable::track::{Out, RecordLocation};
+use crate::durable::track::Out;
 use crate::journal::Stage;
 use crate::parts::client::Client;
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::record_location::RecordLocation;
 
 impl Client {
     /// Is the packet id of such a delivery written down before it leaves?

@@ -16,13 +16,14 @@ use crate::durable::postponed;
 use crate::durable::postponed::Postponed;
 use crate::durable::store::Class;
 use crate::durable::streams::{ForStreams, KnownPublisher};
-use crate::journal::{Fact, Purpose, QueueNumber, StoredWill};
+use crate::journal::{Fact, Purpose, StoredWill};
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
 use crate::parts::stream_index::Asking;
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::queue_number::QueueNumber;
 use crate::words::streams::StreamFlaw;
 use crate::{Event, Name};
 

@@ -7,16 +7,16 @@ use crate::Name;
 use crate::durable::Durable;
 use crate::durable::queues::Queue;
 use crate::durable::store::{Class, Noted, Store};
-use crate::durable::track::{Out, RecordLocation};
-use crate::journal::{
-    Fact, InFlightBuf, ProgressBuf, Purpose, QueueId, QueueNumber, Sent, Streamed,
-};
-use crate::observe::notices::Subject;
+use crate::durable::track::Out;
+use crate::journal::{Fact, InFlightBuf, ProgressBuf, Purpose, Sent, Streamed};
 use crate::parts::groups::Groups;
+use crate::parts::notices::Subject;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::queue_number::{QueueId, QueueNumber};
+use crate::words::record_location::RecordLocation;
 
 impl Context {
     pub(super) fn report_damaged(&mut self, position: Position) {

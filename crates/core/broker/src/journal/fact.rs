@@ -3,9 +3,9 @@
 use codec::{QoS, Version};
 
 use crate::journal::list::{InFlight, Progress};
-use crate::journal::queue::QueueNumber;
 use crate::journal::streamed::{Archived, Streamed};
 use crate::journal::wire::{Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any};
+use crate::words::queue_number::QueueNumber;
 
 /// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,8 +1,9 @@
 //! The two facts that are lists: they are written once per commit for all sessions that had any.
 
 use crate::journal::fact::Malformed;
-use crate::journal::queue::{QueueId, QueueNumber};
 use crate::journal::wire::{Reader, put_number, put_queue, put_queue_if_any};
+use crate::words::queue_number::QueueId;
+use crate::words::queue_number::QueueNumber;
 
 /// How far queues have been worked off. Replaces what was known of each queue in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -16,15 +16,14 @@
 
 mod fact;
 mod list;
-pub(crate) mod queue;
 mod stream_record;
 mod streamed;
 mod wire;
 
+pub use crate::words::queue_number::{QueueId, QueueNumber};
 pub use fact::{
     Fact, GroupOpened, Malformed, Origin, SessionOpened, StoredMessage, StoredWill, Subscribed,
 };
 pub use list::{InFlight, InFlightBuf, Progress, ProgressBuf, ProgressEntry, Runs, Sent, Stage};
-pub use queue::{QueueId, QueueNumber};
 pub use stream_record::{StreamRecord, put_attributes, read_attributes};
 pub use streamed::{Archived, Purpose, Stamps, Streamed};

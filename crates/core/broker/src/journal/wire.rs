@@ -1,7 +1,7 @@
 //! The primitives of the journal's encoding: varints, and bytes with their length before them.
 
 use crate::journal::fact::Malformed;
-use crate::journal::queue::{NOBODYS, QueueNumber};
+use crate::words::queue_number::QueueNumber;
 
 /// Appends a LEB128 varint, 1 to 10 bytes.
 pub(super) fn put_number(out: &mut Vec<u8>, mut value: u64) {
@@ -111,6 +111,27 @@ impl<'a> Reader<'a> {
         if self.is_empty() { Ok(value) } else { Err(Malformed("the record is too long")) }
     }
 }
+
+impl QueueNumber {
+    /// What is written where there may be none.
+    pub(super) fn number_of(queue: Option<Self>) -> u64 {
+        queue.map_or(NOBODY, Self::get)
+    }
+
+    /// The reverse. Err: the number stands for something else.
+    pub(super) fn of_number(number: u64) -> Result<Option<Self>, Malformed> {
+        match number {
+            NOBODY => Ok(None),
+            _ => Self::new(number).map(Some).ok_or(NOBODYS),
+        }
+    }
+}
+
+/// Where a fact may name no session or group. No fact can mean either by it.
+const NOBODY: u64 = 0;
+
+pub(super) const NOBODYS: Malformed =
+    Malformed("a queue number belongs neither to a session nor to a group");
 
 #[cfg(test)]
 mod tests {

@@ -1,20 +1,16 @@
 //! CONNECT, once the client is known to be who it says: session, takeover, CONNACK.
 
-use std::sync::Arc;
-
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
-use policy::Principal;
-use policy::{ClientLocation, Grants, Identity};
 use session::{LinkSettings, MemoryKind, NEVER, Rates, Will};
 
 use crate::durable::Durable;
 use crate::parts::client;
-use crate::parts::client::{Client, address_of};
+use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
-use crate::words::rules::Rules;
-use crate::{Ended, Event, Limits, NO_CONNECTION, Name, Quota, Scope, admission};
+use crate::words::connect_request::ConnectRequest;
+use crate::{Ended, Event, Name, Quota, Scope, admission};
 
 /// Numbers of connections that go with each millisecond of broker time.
 pub(crate) const SEQUENCES_PER_MS: u64 = 1000;
@@ -22,75 +18,6 @@ pub(crate) const SEQUENCES_PER_MS: u64 = 1000;
 /// The largest packet there can be, header included (section 2.1.4): no limit that is worth
 /// telling.
 const PACKET_BYTES_MAX: u32 = 268_435_455 + 5;
-
-/// A CONNECT that was checked and authenticated by an acceptor, owned.
-#[derive(Clone, Debug)]
-pub struct ConnectRequest {
-    pub version: Version,
-    /// It is a bridge of another broker, by the custom of mosquitto (a bit of the protocol level).
-    pub is_bridge: bool,
-    /// Of its namespace.
-    pub scope: Scope,
-    pub clean_start: bool,
-    pub keep_alive_secs: u16,
-    /// As sent, or as assigned.
-    pub client_id: Box<str>,
-    /// The client sent none, and gets the assigned one (MQTT-3.1.3-7).
-    pub is_assigned: bool,
-    /// The name that the access rules know the client by, and that its session belongs to.
-    pub username: Option<Box<str>>,
-    /// False: nobody has checked the user name, so that it is only for the log.
-    pub is_proved: bool,
-    /// What its credential says besides.
-    pub principal: Option<Box<Principal>>,
-    pub will: Option<Box<Will>>,
-    pub session_expiry_secs: u32,
-    pub receive_max: u16,
-    pub packet_bytes_max: u32,
-    pub alias_max: u16,
-    pub problem_info: bool,
-    pub response_info: bool,
-    pub auth_method: Option<Box<str>>,
-    /// What the authentication method says last, for the CONNACK.
-    pub auth_data: Option<Box<[u8]>>,
-    /// The limits of the listener.
-    pub limits: Arc<Limits>,
-    /// The client's address, for the log.
-    pub peer: Box<str>,
-    /// Who shares limits with it where it has no proved name: its address without the port. Empty:
-    /// nobody is charged.
-    pub origin: Box<str>,
-}
-
-impl ConnectRequest {
-    /// What its session is found by.
-    pub fn name(&self) -> Name<'_> {
-        Name::new(self.scope, &self.client_id)
-    }
-
-    /// The user name, if it counts.
-    pub fn proved_username(&self) -> Option<&str> {
-        self.username.as_deref().filter(|_| self.is_proved)
-    }
-
-    fn grants_by(&self, rules: &Rules) -> Grants {
-        let (client_id, username) = (&*self.client_id, self.proved_username());
-        let identity = Identity { client_id, username, principal: self.principal.as_deref() };
-        let listener = &self.limits.listener;
-        let place = ClientLocation { address: address_of(&self.peer), listener };
-        rules.of(self.scope).grants_of(identity, place)
-    }
-
-    /// The owner that is charged for its memory and journal: a user, or an address without a proved
-    /// name.
-    pub fn owner(&self) -> Option<String> {
-        match self.proved_username() {
-            Some(name) => Some(user_account(Name::new(self.scope, name))),
-            None if self.origin.is_empty() => None,
-            None => Some(owner_name("address", Name::new(self.scope, &self.origin))),
-        }
-    }
-}
 
 /// A client that is connected.
 #[derive(Clone, Copy, Debug)]
@@ -240,27 +167,6 @@ impl Sessions {
     }
 }
 
-/// The account of a user, whatever address it comes from.
-pub(crate) fn user_account(name: Name<'_>) -> String {
-    owner_name("user", name)
-}
-
-/// No name of the default namespace begins like one of another.
-pub(crate) fn owner_name(kind: &str, name: Name<'_>) -> String {
-    match name.scope() {
-        Scope::FIRST => format!("{kind} {}", name.text()),
-        scope => format!("{OF_NAMESPACE}{} {kind} {}", scope.number(), name.text()),
-    }
-}
-
-/// The namespace of the owner with that name.
-pub(crate) fn scope_of_owner(owner: &str) -> Scope {
-    let number = owner.strip_prefix(OF_NAMESPACE).and_then(|rest| rest.split_once(' '));
-    number.and_then(|(number, _)| number.parse().ok()).map_or(Scope::FIRST, Scope::new)
-}
-
-const OF_NAMESPACE: &str = "namespace ";
-
 fn link_settings(request: &ConnectRequest, has_spans: bool) -> LinkSettings {
     let limits = &request.limits;
     LinkSettings {
@@ -366,10 +272,6 @@ fn add_limits(client: &Client, request: &ConnectRequest, properties: &mut Proper
 }
 
 impl Client {
-    pub(crate) const fn is_connected(&self) -> bool {
-        self.connection != NO_CONNECTION
-    }
-
     /// May who connects go on with its session, or end it? It has one owner as long as it lasts.
     pub(crate) fn is_owner(&self, cx: &Context, request: &ConnectRequest) -> bool {
         let owner = self.username.as_deref();

@@ -1,6 +1,8 @@
 //! The life of a session: connect, subscribe, the end.
 
-pub(crate) mod cleanup;
+pub(crate) mod clean_up;
 pub(crate) mod connect;
 pub(crate) mod ending;
+pub(crate) mod rights;
+pub(crate) mod suback;
 pub(crate) mod subscribe;

@@ -8,22 +8,19 @@ use policy::Manner;
 use session::Link;
 use topic::{Filter, Subscription};
 
-use crate::deliver::copies::options;
 use crate::durable::Durable;
-use crate::observe::notices::NoticeKind;
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
+use crate::parts::notices::NoticeKind;
 use crate::parts::sessions::Sessions;
-use crate::parts::subscriptions::Listed;
+use crate::parts::subscriptions::{Done, Listed};
 use crate::parts::work::Task;
 use crate::state::Context;
 use crate::words::event::ReportedFilters;
 use crate::words::expected::Expected;
+use crate::words::options;
+use crate::words::topics::UNLIMITED;
 use crate::{Ended, Event, GroupText, Name, Quota, ShardId};
-
-/// For filters that were checked when they were subscribed.
-pub(crate) const UNLIMITED: topic::TopicLimits =
-    topic::TopicLimits { levels_max: u16::MAX, bytes_max: u16::MAX };
 
 /// One filter of a SUBSCRIBE, checked.
 pub(crate) struct Request<'a> {
@@ -39,17 +36,6 @@ pub(crate) struct Granted {
     is_new: bool,
     /// The option bits of the index.
     bits: u8,
-}
-
-/// What became of the filters of a packet, as far as it has got.
-#[derive(Debug, Default)]
-pub(crate) struct Done {
-    /// One for each filter.
-    reasons: Vec<u8>,
-    /// What its acknowledgement has to wait for: the newest record of any of them.
-    kept: Option<storage::Position>,
-    /// It has led to what other shards have to hear of.
-    is_shared: bool,
 }
 
 /// The filters of a packet that one go takes.
@@ -541,36 +527,6 @@ impl Sessions {
             durable.close_backlog(listed.filter);
         }
     }
-
-    /// After new access rules: which subscriptions need a check for each message?
-    pub(crate) fn recheck_receiving(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
-        let Some(client) = self.get(slot).expected() else { return };
-        let listed: Vec<Listed> = client.subscriptions.iter().collect();
-        let member = self.key(slot);
-        let (units, mut left) = (client.grants.filter_units(), cx.flow.work.units_max());
-        for Listed { filter, group, .. } in listed {
-            let key = self.router.key(filter).to_owned();
-            let name = Name::of_key(&key);
-            let Some(client) = self.get(slot).expected() else { return };
-            // Beyond what a turn has for it, each message is checked instead.
-            left = left.saturating_sub(units);
-            let is_covered = left > 0 && client.grants.covers(client.identity(), name.text());
-            cx.flow.work.charge(units);
-            if group != 0 {
-                groups.set_check_receive(group - 1, member, !is_covered);
-                continue;
-            }
-            let Some(mut subscription) = self.router.subscription(filter, slot) else { continue };
-            let before = subscription.options;
-            subscription.options &= !options::CHECK_RECEIVE;
-            if !is_covered {
-                subscription.options |= options::CHECK_RECEIVE;
-            }
-            if subscription.options != before {
-                self.router.subscribe(name, subscription);
-            }
-        }
-    }
 }
 
 impl Client {
@@ -667,11 +623,6 @@ impl Client {
         ];
         let bits = flags.iter().filter(|(_, is_set)| *is_set).fold(0, |bits, (bit, _)| bits | bit);
         (qos, qos as u8 | bits)
-    }
-
-    /// Is the connection gone, and what it has sent before that being handled?
-    pub(crate) fn is_lost(&self) -> bool {
-        self.session.link().is_some_and(|link| link.is_lost)
     }
 
     fn is_v5(&self) -> bool {

@@ -4,19 +4,11 @@
 use std::ops::Range;
 
 use crate::parts::client::Client;
-use crate::parts::sessions::Sessions;
+use crate::parts::sessions::{LoadWalk, Sessions};
 use crate::state::Context;
 
 /// Clients that are looked at in one go. A shard with more shows what was some seconds ago.
 const LOOKS_MAX: u32 = 5_000;
-
-/// How far the walk is, and what it has found.
-#[derive(Debug, Default)]
-pub(crate) struct LoadWalk {
-    next_slot: u32,
-    queued: u64,
-    in_flight: u64,
-}
 
 impl Client {
     /// Deliveries that wait for a place in the window.

@@ -3,19 +3,17 @@
 //! Packets of clients are noted once they are taken, those of the broker when the driver has
 //! written them. While nothing is traced this costs a branch for each read and each write.
 
-use core::net::IpAddr;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use codec::{Packet, Properties, Property, Sender, Version};
+use codec::{Packet, Sender};
 use session::Link;
 
-use crate::observe::spans::{SpanSettings, Spans};
-use crate::pace::pause::Taken;
-use crate::parts::client::{Client, address_of};
+use crate::parts::client::Client;
+use crate::parts::taken::Taken;
+use crate::parts::tracing::{TracedConnection, Tracing};
 use crate::state::Context;
-use crate::{ConnectRequest, Ended, Name, Scope, Shard};
+use crate::words::traced::{TraceFilter, Traced, TracedDetails};
+use crate::{ConnectRequest, Ended, Name, Shard};
 
 /// Traces at a time; more are refused.
 pub const TRACES_MAX: usize = 8;
@@ -32,97 +30,6 @@ const FILTERS_MAX: usize = 16;
 /// Notes of a shard that its driver has not taken yet; more are counted
 /// ([`Traced::lost_before`]).
 const NOTES_MAX: usize = 1_000;
-
-/// Bytes of a packet that are looked at.
-const HEAD_BYTES_MAX: usize = 8 * 1_024;
-
-/// What one trace is about: packets that meet all that is set.
-#[derive(Clone, Debug, Default)]
-pub struct TraceFilter {
-    /// Below [`TRACES_MAX`]; no two have the same.
-    pub number: u8,
-    pub scope: Option<Scope>,
-    pub client_id: Option<Box<str>>,
-    pub addresses: Option<RangeInclusive<IpAddr>>,
-    /// PUBLISH packets whose topic this filter matches, and no others.
-    pub topic: Option<Box<str>>,
-    pub payload_bytes: u16,
-}
-
-/// A packet, or the end of a connection.
-#[derive(Clone, Debug, Default)]
-pub struct Traced {
-    /// A bit for each trace that it belongs to.
-    pub traces: u8,
-    /// In broker time.
-    pub at_ms: u64,
-    pub scope: Scope,
-    pub client_id: Box<str>,
-    pub address: Box<str>,
-    pub is_from_client: bool,
-    /// The type of the packet; `closed`: the connection has ended.
-    pub packet: &'static str,
-    pub bytes: u64,
-    pub details: TracedDetails,
-    /// So many were not noted since the one before.
-    pub lost_before: u64,
-}
-
-/// What there is to say of some types only.
-#[derive(Clone, Debug, Default)]
-pub struct TracedDetails {
-    pub topic: Option<Box<str>>,
-    /// Filters of SUBSCRIBE and UNSUBSCRIBE, the first of them.
-    pub filters: Vec<Box<str>>,
-    pub packet_id: Option<u16>,
-    pub qos: Option<u8>,
-    pub retain: bool,
-    pub dup: bool,
-    /// Reason codes, the first of them.
-    pub reasons: Vec<u8>,
-    pub payload_bytes: Option<u64>,
-    /// As much as a trace has asked for.
-    pub payload: Box<[u8]>,
-    /// Of CONNECT and `closed`.
-    pub text: Box<str>,
-}
-
-/// What a shard traces now.
-#[derive(Debug, Default)]
-pub(crate) struct Tracing {
-    filters: Arc<[TraceFilter]>,
-    /// Packets to clients that are not written whole yet.
-    partial: BTreeMap<u64, Partial>,
-    /// Connections that had something to write when tracing began: where their next packet begins
-    /// is not known before all of that is written.
-    unknown: BTreeSet<u64>,
-    lost: u64,
-    /// None: messages get no spans.
-    pub(crate) spans: Option<Box<Spans>>,
-}
-
-/// The beginning of a packet.
-#[derive(Debug, Default)]
-pub(crate) struct Partial {
-    head: Vec<u8>,
-    /// Bytes of the whole packet; 0: not known yet.
-    len: usize,
-    taken: usize,
-}
-
-/// What is traced of a connection while its packets are dealt with.
-#[derive(Debug)]
-pub(crate) struct TracedConnection {
-    traces: u8,
-    scope: Scope,
-    client_id: Box<str>,
-    address: Box<str>,
-    version: Version,
-    /// Bytes of the input that were noted.
-    noted: usize,
-    /// Topic aliases that were set on the way.
-    aliases: BTreeMap<u16, Box<str>>,
-}
 
 impl Shard {
     /// From now on these are traced.
@@ -356,140 +263,6 @@ impl Context {
     }
 }
 
-impl TraceFilter {
-    const fn bit(&self) -> u8 {
-        1 << self.number
-    }
-
-    fn is_about(&self, scope: Scope, client_id: &str, peer: &str) -> bool {
-        let is_from = |wanted: &RangeInclusive<IpAddr>| {
-            address_of(peer).is_some_and(|address| wanted.contains(&address))
-        };
-        self.scope.is_none_or(|wanted| wanted == scope)
-            && self.client_id.as_deref().is_none_or(|wanted| wanted == client_id)
-            && self.addresses.as_ref().is_none_or(is_from)
-    }
-}
-
-impl Tracing {
-    /// None: messages get no spans, and nothing is traced at first.
-    pub(crate) fn new(spans: Option<SpanSettings>, seed: u64) -> Option<Box<Self>> {
-        let spans = Box::new(Spans::new(spans?, seed));
-        Some(Box::new(Self::of_spans(spans)))
-    }
-
-    fn of_spans(spans: Box<Spans>) -> Self {
-        let (partial, unknown) = (BTreeMap::new(), BTreeSet::new());
-        Self { filters: Arc::default(), partial, unknown, lost: 0, spans: Some(spans) }
-    }
-
-    fn traces(&self, scope: Scope, client_id: &str, peer: &str) -> u8 {
-        let about = self.filters.iter().filter(|own| own.is_about(scope, client_id, peer));
-        about.fold(0, |bits, filter| bits | filter.bit())
-    }
-
-    /// Those that are about messages only.
-    fn of_topics(&self) -> u8 {
-        let of_topics = self.filters.iter().filter(|own| own.topic.is_some());
-        of_topics.fold(0, |bits, filter| bits | filter.bit())
-    }
-
-    fn connection(&self, client: Name<'_>, link: &Link) -> Option<TracedConnection> {
-        let traces = self.traces(client.scope(), client.text(), &link.peer);
-        (traces != 0).then(|| TracedConnection {
-            traces,
-            scope: client.scope(),
-            client_id: client.text().into(),
-            address: link.peer.clone(),
-            version: link.version(),
-            noted: 0,
-            aliases: BTreeMap::new(),
-        })
-    }
-}
-
-impl TracedConnection {
-    fn blank(&self, at_ms: u64) -> Traced {
-        Traced {
-            traces: self.traces,
-            at_ms,
-            scope: self.scope,
-            client_id: self.client_id.clone(),
-            address: self.address.clone(),
-            ..Traced::default()
-        }
-    }
-
-    /// The topic of a PUBLISH of the client, with its alias resolved.
-    fn topic_of(
-        &mut self,
-        packet: &Packet<'_>,
-        known: impl FnOnce(u16) -> Option<Box<str>>,
-    ) -> Option<Box<str>> {
-        let Packet::Publish(publish) = packet else { return None };
-        match (publish.topic, alias_of(publish.properties)) {
-            ("", Some(alias)) => self.aliases.get(&alias).cloned().or_else(|| known(alias)),
-            (topic, Some(alias)) => {
-                self.aliases.insert(alias, topic.into());
-                Some(topic.into())
-            }
-            (topic, None) => Some(topic.into()),
-        }
-    }
-
-    fn topic_of_sent<'a>(
-        &self,
-        packet: &Packet<'_>,
-        known: impl FnOnce(u16) -> Option<&'a [u8]>,
-    ) -> Option<Box<str>> {
-        let Packet::Publish(publish) = packet else { return None };
-        match alias_of(publish.properties).filter(|_| publish.topic.is_empty()) {
-            Some(alias) => known(alias).map(|topic| String::from_utf8_lossy(topic).into()),
-            None => Some(publish.topic.into()),
-        }
-    }
-}
-
-impl Partial {
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.head.is_empty()
-    }
-
-    /// Takes what was written next, and reports each packet that is whole by now, with its
-    /// beginning and its length.
-    pub(crate) fn take(&mut self, mut bytes: &[u8], report: &mut dyn FnMut(&[u8], usize)) {
-        while let Some(first) = bytes.first() {
-            if self.len == 0
-                && self.head.is_empty()
-                && let Ok(Some(len)) = codec::packet_len(bytes)
-                && let Some((packet, rest)) = bytes.split_at_checked(len)
-            {
-                report(&packet[..len.min(HEAD_BYTES_MAX)], len);
-                bytes = rest;
-                continue;
-            }
-            if self.len == 0 {
-                self.head.push(*first);
-                bytes = &bytes[1..];
-                // What the broker writes has a length.
-                self.len = codec::packet_len(&self.head).ok().flatten().unwrap_or_default();
-                self.taken = self.head.len();
-            } else {
-                let count = bytes.len().min(self.len - self.taken);
-                let room = HEAD_BYTES_MAX.saturating_sub(self.head.len()).min(count);
-                self.head.extend_from_slice(&bytes[..room]);
-                self.taken += count;
-                bytes = &bytes[count..];
-            }
-            if self.len > 0 && self.taken >= self.len {
-                report(&self.head, self.len);
-                self.head.clear();
-                (self.len, self.taken) = (0, 0);
-            }
-        }
-    }
-}
-
 /// The head of a packet of which the rest was left out, as a whole one. None: it is whole.
 fn shortened(head: &[u8], len: usize) -> Option<Vec<u8>> {
     if head.len() >= len {
@@ -518,13 +291,6 @@ fn body_bytes(len: usize) -> usize {
         .map(|bytes| (bytes, of(bytes)))
         .find(|(bytes, body)| *body < 1 << (7 * bytes))
         .map_or_else(|| of(4), |(_, body)| body)
-}
-
-fn alias_of(properties: Properties<'_>) -> Option<u16> {
-    properties.iter().find_map(|property| match property {
-        Property::TopicAlias(alias) => Some(alias),
-        _ => None,
-    })
 }
 
 fn details_of(packet: &Packet<'_>, payload_bytes: u16) -> TracedDetails {
@@ -584,9 +350,10 @@ pub(crate) fn cut(text: &str) -> Box<str> {
 
 #[cfg(test)]
 mod tests {
-    use codec::{Publish, QoS};
+    use codec::{Properties, Publish, QoS, Version};
 
     use super::*;
+    use crate::parts::tracing::{HEAD_BYTES_MAX, Partial};
 
     fn publish(payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();

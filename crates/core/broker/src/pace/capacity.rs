@@ -3,9 +3,8 @@
 use codec::{Publish, QoS, Reason};
 use session::{MemoryKind, Message};
 
-use crate::durable::Durable;
-use crate::durable::OWNER_BYTES_MAX;
-use crate::parts::client::Client;
+use crate::durable::{Durable, OWNER_BYTES_MAX};
+use crate::parts::client::{Client, topic_of};
 use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
 use crate::parts::groups::Groups;
 use crate::parts::router::Router;
@@ -237,16 +236,6 @@ impl Router {
         self.keep(audience);
         homes
     }
-}
-
-/// The topic of a PUBLISH, which may be that of an alias.
-pub(crate) fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str {
-    if !publish.topic.is_empty() {
-        return publish.topic;
-    }
-    let alias = publish.properties.topic_alias();
-    let topic = client.session.link().zip(alias).and_then(|(link, alias)| link.topic_of(alias));
-    topic.unwrap_or_default()
 }
 
 /// It clears what is retained on its topic.

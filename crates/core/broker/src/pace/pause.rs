@@ -1,46 +1,19 @@
 //! When a publisher has to wait, and for how long it is not read.
 
-use codec::{Packet, Publish, QoS};
+use codec::{Publish, QoS};
 use session::{Message, ReadPauses, Turn};
 
 use crate::durable::Durable;
-use crate::observe::trace::TracedConnection;
 use crate::parts::client::{Client, Pace};
-use crate::parts::flow::{BURST_BYTES, BURST_MESSAGES, PAUSE_MS, RECHECK_MS};
+use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
 use crate::parts::groups::Groups;
 use crate::parts::router::Router;
+use crate::parts::taken::Taken;
 use crate::state::Context;
 use crate::{Quota, Scope, SessionKey, ShardId, Space};
 
 /// What a fact of a subscription adds to its filter at the most.
 const FACT_BYTES_MAX: usize = 64;
-
-/// What was taken from a connection in one go.
-#[derive(Debug, Default)]
-pub(crate) struct Taken {
-    publishes: u64,
-    publish_bytes: usize,
-    pub(crate) bytes: usize,
-    /// The connection is not to be read on for now.
-    pub(crate) is_paused: bool,
-    /// Its packets are traced.
-    pub(crate) traced: Option<Box<TracedConnection>>,
-}
-
-impl Taken {
-    pub(crate) const fn count(&mut self, packet: &Packet<'_>, packet_len: usize) {
-        self.bytes += packet_len;
-        if matches!(packet, Packet::Publish(_)) {
-            self.publishes += 1;
-            self.publish_bytes += packet_len;
-        }
-    }
-
-    /// Does a publisher that sends so much in one go send all it can?
-    pub(crate) const fn is_burst(&self, bytes: &[u8]) -> bool {
-        self.publishes >= BURST_MESSAGES || bytes.len() >= BURST_BYTES
-    }
-}
 
 /// What a PUBLISH waits for before it is taken.
 pub(crate) enum Later {

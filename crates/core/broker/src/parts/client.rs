@@ -2,66 +2,24 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use core::net::{IpAddr, SocketAddr};
-use policy::Principal;
-use policy::{ClientLocation, Grants, Identity};
+use codec::Publish;
+use policy::{ClientLocation, Grants, Identity, Principal};
 use session::{NEVER, Session, Will};
 
 use crate::durable::KeptSession;
-use crate::life::subscribe::Done;
-use crate::observe::notices::ClientNotices;
-use crate::pace::verdicts::Verdicts;
 use crate::parts::flow::{
     DRAIN_BYTES_PER_MS, LARGE_PART, LONG_QUEUE_BYTES, MESSAGE_BYTES_MIN, PAUSE_MS, URGENT_PAUSE_MS,
 };
+use crate::parts::notices::ClientNotices;
+use crate::parts::subscriptions::Done;
 use crate::parts::subscriptions::Subscriptions;
+use crate::parts::verdicts::Verdicts;
+use crate::words::connect_request::address_of;
 use crate::words::ledger::Charged;
+use crate::words::member::MemberLoad;
 use crate::words::rules::Rules;
 use crate::{Limits, NO_CONNECTION, Name, RetainedQuery, Scope, SessionKey};
-
-/// Where a client connects from, without its port. None: not from a network.
-pub(crate) fn address_of(peer: &str) -> Option<IpAddr> {
-    peer.parse().ok().map(|peer: SocketAddr| peer.ip().to_canonical())
-}
-
-/// How busy a session is, for the shards that choose among the members of a shared group.
-#[derive(Debug, Default)]
-pub struct MemberLoad {
-    is_online: AtomicBool,
-    in_flight: AtomicU32,
-    room: AtomicU32,
-}
-
-impl MemberLoad {
-    pub(crate) fn set(&self, is_online: bool, in_flight: u16, room: u16) {
-        self.is_online.store(is_online, Ordering::Release);
-        self.in_flight.store(u32::from(in_flight), Ordering::Relaxed);
-        self.room.store(u32::from(room), Ordering::Release);
-    }
-
-    /// Can the session take a message right now? An estimate: its shard has the last word.
-    pub(crate) fn is_available(&self) -> bool {
-        self.is_online.load(Ordering::Acquire) && self.room.load(Ordering::Acquire) > 0
-    }
-
-    pub(crate) fn is_online(&self) -> bool {
-        self.is_online.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Counts a message that is on its way to the session.
-    pub(crate) fn assign(&self) {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let _ = self
-            .room
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |room| Some(room.saturating_sub(1)));
-    }
-}
 
 /// Bytes of what a shard keeps for each client, without what it points to: for capacity planning.
 pub const CLIENT_BYTES: usize = size_of::<Client>();
@@ -399,5 +357,28 @@ impl Client {
             let (in_flight, room) = self.session.load();
             load.set(self.session.is_online(), in_flight, room);
         }
+    }
+}
+
+/// The topic of a PUBLISH, which may be that of an alias.
+pub(crate) fn topic_of<'a>(client: &'a Client, publish: &Publish<'a>) -> &'a str {
+    if !publish.topic.is_empty() {
+        return publish.topic;
+    }
+    let alias = publish.properties.topic_alias();
+    let topic = client.session.link().zip(alias).and_then(|(link, alias)| link.topic_of(alias));
+    topic.unwrap_or_default()
+}
+
+impl Client {
+    pub(crate) const fn is_connected(&self) -> bool {
+        self.connection != NO_CONNECTION
+    }
+}
+
+impl Client {
+    /// Is the connection gone, and what it has sent before that being handled?
+    pub(crate) fn is_lost(&self) -> bool {
+        self.session.link().is_some_and(|link| link.is_lost)
     }
 }

@@ -9,8 +9,8 @@
 use std::ops::RangeInclusive;
 
 use crate::Shared;
-use crate::deliver::broadcast::Broadcasts;
 use crate::parts::barrier::Barrier;
+use crate::parts::broadcasts::Broadcasts;
 use crate::parts::filter_pauses::FilterPauses;
 use crate::parts::inbox::Inbox;
 use crate::parts::work::Work;

@@ -1,7 +1,6 @@
 //! The shared groups that a shard knows, their members, and who of them is next.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -10,13 +9,11 @@ use session::{Amount, Expires, ExpiringQueue, Message, Overflow};
 use slab::Slab;
 use topic::FilterId;
 
-use crate::durable::{Durable, KeptId};
 use crate::parts::members::Members;
-use crate::parts::work::Task;
-use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
-use crate::{GroupText, SessionKey, ShareStrategy};
+use crate::words::queue_number::KeptId;
+use crate::{GroupText, SessionKey};
 
 /// A message that waits in memory, at the group's home.
 #[derive(Debug)]
@@ -139,36 +136,12 @@ impl Group {
         }
         (expired, looked_at)
     }
-
-    /// At home: is there a message that no member could take?
-    pub(crate) fn has_waiting(&self, durable: &Durable) -> bool {
-        !self.parked.is_empty() || self.kept.is_some_and(|kept| durable.has_waiting(kept))
-    }
-
-    /// Can any member take a message now?
-    pub(crate) fn has_room(&mut self, cx: &mut Context) -> bool {
-        let mut looks = 0;
-        let found = self.members.find_available(self.next, &mut looks);
-        cx.flow.work.charge_for(Task::Members(looks));
-        found.is_some()
-    }
-
-    /// Chooses a member for a message, among those that can take one now.
-    pub(crate) fn assign(&mut self, cx: &mut Context, message: &Message) -> Option<SessionKey> {
-        let (strategy, random) = (cx.shared.settings.share_strategy, cx.next_random());
-        let mut looks = 0;
-        let place = choose(self, strategy, message, random, &mut looks);
-        cx.flow.work.charge_for(Task::Members(looks));
-        let member = self.members.at(place?)?;
-        member.load.assign();
-        Some(member.key)
-    }
 }
 
 /// The groups a shard knows: all of them.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    places: Slab<Group>,
+    pub(crate) places: Slab<Group>,
     by_key: HashMap<u64, u32, FixedState>,
     /// With the hashes of their names.
     by_name: HashTable<(u64, u32)>,
@@ -235,15 +208,6 @@ impl Groups {
         waiting.map(|(_, group)| group.name.key).collect()
     }
 
-    /// The keys of those at home with messages that no member with room may have.
-    pub(crate) fn with_denied(&self, durable: &Durable) -> Vec<u64> {
-        let has_denied = |group: &&Group| {
-            !group.denied.is_empty() || group.kept.is_some_and(|kept| durable.has_denied(kept))
-        };
-        let groups = self.places.iter().map(|(_, group)| group);
-        groups.filter(has_denied).map(|group| group.name.key).collect()
-    }
-
     pub(crate) fn by_key_mut(&mut self, key: u64) -> Option<&mut Group> {
         let number = self.number(key)?;
         self.get_mut(number)
@@ -299,45 +263,6 @@ impl Groups {
         }
         Some(group)
     }
-}
-
-/// The place of the member that gets the message, among those that can take one now. `looks` counts
-/// members that were looked at.
-fn choose(
-    group: &mut Group,
-    strategy: ShareStrategy,
-    message: &Message,
-    random: u64,
-    looks: &mut usize,
-) -> Option<usize> {
-    let members = &mut group.members;
-    let count = members.len();
-    if count == 0 {
-        return None;
-    }
-    match strategy {
-        ShareStrategy::Random => members.find_available(random as usize % count, looks),
-        ShareStrategy::RoundRobin => {
-            let place = members.find_available(group.next % count, looks)?;
-            group.next = place + 1;
-            Some(place)
-        }
-        ShareStrategy::Sticky => {
-            let place = members.find_available(group.next % count, looks)?;
-            group.next = place;
-            Some(place)
-        }
-        ShareStrategy::LeastInFlight => members.find_idlest(random as usize % count, looks),
-        ShareStrategy::HashClient => members.find_available(spread(message.author(), count), looks),
-        ShareStrategy::HashTopic => {
-            let hash = FixedState::with_seed(0).hash_one(message.topic());
-            members.find_available(spread(hash, count), looks)
-        }
-    }
-}
-
-fn spread(hash: u64, count: usize) -> usize {
-    ((u128::from(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * count as u128) >> 64) as usize
 }
 
 #[cfg(test)]

@@ -1,41 +1,16 @@
 //! The members of a shared group, as one shard knows them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use codec::QoS;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use crate::SessionKey;
-use crate::deliver::copies::options;
-use crate::parts::client::MemberLoad;
+use crate::words::member::Member;
+use crate::words::options;
 
 /// Members that are looked for one by one. The places of more are in a map.
 const LISTED_MAX: usize = 16;
-
-/// A member as all shards know it.
-#[derive(Clone, Debug)]
-pub struct Member {
-    pub(crate) key: SessionKey,
-    pub(crate) load: Arc<MemberLoad>,
-    pub(crate) options: u8,
-    pub(crate) identifier: u32,
-    /// Its session is in the journal, and so is what the group keeps for it.
-    pub(crate) is_durable: bool,
-}
-
-impl Member {
-    /// Is it given messages that it acknowledges?
-    fn acknowledges(&self) -> bool {
-        options::qos(self.options) != QoS::AtMostOnce
-    }
-
-    /// Does the journal keep messages for this member?
-    fn is_kept_for(&self) -> bool {
-        self.is_durable && self.acknowledges()
-    }
-}
 
 type Positions = HashMap<SessionKey, u32, FixedState>;
 
@@ -233,9 +208,13 @@ impl Members {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use codec::QoS;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::words::member::MemberLoad;
 
     fn member(number: u64, is_durable: bool, is_online: bool) -> Member {
         let load = Arc::<MemberLoad>::default();

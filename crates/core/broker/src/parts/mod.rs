@@ -1,7 +1,9 @@
 //! The parts of a shard: state, and what it does to itself. None has another as an argument.
 
 pub(crate) mod barrier;
+pub(crate) mod broadcasts;
 pub(crate) mod buffers;
+pub(crate) mod cleanup;
 pub(crate) mod client;
 pub(crate) mod droppers;
 pub(crate) mod effects;
@@ -10,15 +12,20 @@ pub(crate) mod flow;
 pub(crate) mod groups;
 pub(crate) mod inbox;
 pub(crate) mod members;
+pub(crate) mod notices;
 pub(crate) mod packed;
+pub(crate) mod publications;
 pub(crate) mod retained;
 pub(crate) mod router;
+pub(crate) mod sampling;
 pub(crate) mod sessions;
-pub(crate) mod shortage;
 pub(crate) mod slots;
 pub(crate) mod stream_index;
 pub(crate) mod subscriptions;
+pub(crate) mod taken;
 pub(crate) mod timers;
+pub(crate) mod tracing;
+pub(crate) mod verdicts;
 pub(crate) mod windows;
 pub(crate) mod work;
 pub(crate) mod write_order;

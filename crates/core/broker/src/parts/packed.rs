@@ -4,8 +4,8 @@ use codec::QoS;
 use session::{Message, MessageParts};
 use topic::Retainable;
 
-use crate::durable::RecordLocation;
 use crate::words::ledger::NOBODY;
+use crate::words::record_location::RecordLocation;
 use crate::{Name, Scope};
 
 /// A retained message, and where it stands in the journal.

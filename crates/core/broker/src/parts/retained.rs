@@ -6,10 +6,10 @@ use std::sync::Arc;
 use session::{Account, MemoryKind, Message, Pot};
 use topic::{Child, Cursor};
 
-use crate::durable::RecordLocation;
 use crate::parts::effects::Effects;
 use crate::parts::packed::Kept;
 use crate::words::ledger::OwnerCharges;
+use crate::words::record_location::RecordLocation;
 use crate::{Mail, Name, Quota, RetainedQuery, Scope, ShardId};
 
 /// Retained messages in one page.

@@ -1,16 +1,13 @@
 //! The clients of a shard: connections, sessions, subscriptions.
 
+use std::sync::Arc;
+
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::life::cleanup::Cleanup;
-use crate::observe::load::LoadWalk;
+use crate::parts::cleanup::Cleanup;
 use crate::parts::client::Client;
-use std::sync::Arc;
-
-use crate::parts::groups::Groups;
 use crate::parts::router::Router;
-use crate::state::Context;
 use crate::words::rules::Rules;
 use crate::{ShardId, Shared};
 
@@ -19,7 +16,7 @@ use crate::{ShardId, Shared};
 pub(crate) struct Sessions {
     pub(super) shard: ShardId,
     /// By slot.
-    pub(super) clients: Vec<Option<Box<Client>>>,
+    pub(crate) clients: Vec<Option<Box<Client>>>,
     /// By slot. One grows each time its slot is taken, so that an old key finds nobody.
     pub(super) generations: Vec<u16>,
     pub(super) free: Vec<u32>,
@@ -56,25 +53,15 @@ impl Sessions {
         }
     }
 
-    /// From now on these rules hold.
-    pub(crate) fn set_rules(&mut self, cx: &mut Context, groups: &mut Groups, rules: Rules) {
-        self.rules = rules;
-        for slot in self.slots() {
-            self.renew_grants(cx, groups, slot);
-        }
-    }
-
-    /// A client may do what the rules say of it now.
-    pub(crate) fn renew_grants(&mut self, cx: &mut Context, groups: &mut Groups, slot: u32) {
-        let Some(Some(client)) = self.clients.get_mut(slot as usize) else { return };
-        client.grants = client.grants_by(&self.rules);
-        client.rechecks = !client.grants.is_open();
-        client.forget_verdicts();
-        client.recharge();
-        self.recheck_receiving(cx, groups, slot);
-    }
-
     pub(crate) const fn rules(&self) -> &Rules {
         &self.rules
     }
+}
+
+/// How far the walk is, and what it has found.
+#[derive(Debug, Default)]
+pub(crate) struct LoadWalk {
+    pub(crate) next_slot: u32,
+    pub(crate) queued: u64,
+    pub(crate) in_flight: u64,
 }

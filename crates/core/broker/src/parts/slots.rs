@@ -4,14 +4,14 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Account, Message};
+use session::{Account, Link, Message};
 
 use crate::durable::KeptSession;
-use crate::journal::QueueNumber;
 use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::parts::sessions::Sessions;
 use crate::words::expected::Expected;
+use crate::words::queue_number::QueueNumber;
 use crate::{Name, SessionKey};
 
 impl Sessions {
@@ -173,6 +173,12 @@ fn queue_at(clients: &[Option<Box<Client>>], slot: u32) -> Option<QueueNumber> {
 fn name_at(clients: &[Option<Box<Client>>], slot: u32) -> Name<'_> {
     let client = clients.get(slot as usize).and_then(Option::as_ref);
     client.map_or(Name::first(""), |client| client.name())
+}
+
+impl Sessions {
+    pub(crate) fn link(&mut self, slot: u32, connection: u64) -> Option<&mut Link> {
+        self.connected(slot, connection)?.session.link_mut()
+    }
 }
 
 #[cfg(test)]

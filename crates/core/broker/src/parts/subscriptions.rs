@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 use topic::FilterId;
 
-use crate::durable::RecordLocation;
+use crate::words::record_location::RecordLocation;
 
 /// Up to so many are looked through one by one, a microsecond or two for each filter of a packet;
 /// more stand in a table. Without it a client that subscribes again to all it has would keep its
@@ -228,6 +228,17 @@ impl IntoIterator for Subscriptions {
             }
         }
     }
+}
+
+/// What became of the filters of a packet, as far as it has got.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// One for each filter.
+    pub(crate) reasons: Vec<u8>,
+    /// What its acknowledgement has to wait for: the newest record of any of them.
+    pub(crate) kept: Option<storage::Position>,
+    /// It has led to what other shards have to hear of.
+    pub(crate) is_shared: bool,
 }
 
 #[cfg(test)]

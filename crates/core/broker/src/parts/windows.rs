@@ -10,22 +10,15 @@
 
 use std::collections::VecDeque;
 
-use codec::Publish;
-use session::PauseReason;
-
-use crate::pace::capacity::topic_of;
-use crate::parts::client::Client;
-use crate::parts::flow::{GRANTS_PER_WINDOW, SCANNED_MAX, SMALL_BYTES_MAX};
-use crate::parts::router::Router;
-use crate::state::Context;
-use crate::{Name, ShardId, Shared};
+use crate::parts::flow::{GRANTS_PER_WINDOW, SCANNED_MAX};
+use crate::{ShardId, Shared};
 
 /// The windows from one shard to the others.
 #[derive(Debug)]
 pub(crate) struct CreditWindows {
     windows: Box<[Window]>,
     /// A bit per shard whose window is full.
-    full: u64,
+    pub(crate) full: u64,
     /// Of one window.
     bytes_max: u64,
     /// Those who have sent something past others that wait, in this turn.
@@ -78,7 +71,7 @@ impl CreditWindows {
     /// May a client that has brought one small message and nothing else send it, though so much
     /// lies before these shards? One in each turn: so who sends little does not wait for those who
     /// send much.
-    fn lets_pass(&mut self, full: u64, slot: u32) -> bool {
+    pub(crate) fn lets_pass(&mut self, full: u64, slot: u32) -> bool {
         let is_over = |shard: usize| {
             let window = &self.windows[shard];
             full & 1 << shard != 0 && window.sent_bytes - window.granted_bytes >= 2 * self.bytes_max
@@ -113,7 +106,7 @@ impl CreditWindows {
         self.requests.pop()
     }
 
-    fn wait(&mut self, shard: ShardId, slot: u32, connection: u64) {
+    pub(crate) fn wait(&mut self, shard: ShardId, slot: u32, connection: u64) {
         self.windows[usize::from(shard)].waiting.push_back((slot, connection));
     }
 
@@ -138,49 +131,5 @@ impl CreditWindows {
             return None;
         }
         self.windows[usize::from(shard)].waiting.pop_front()
-    }
-}
-
-impl Client {
-    /// A shard with a full window that this publish may go to. Of a group that matches, it is not
-    /// known before which shard has the member that is chosen: any shard with a full window is.
-    pub(crate) fn full_window_of(
-        &self,
-        cx: &mut Context,
-        router: &mut Router,
-        (publish, is_alone): (&Publish<'_>, bool),
-    ) -> Option<ShardId> {
-        let mut full = cx.effects.windows().full;
-        if full == 0 {
-            return None;
-        }
-        let topic = Name::new(self.scope, topic_of(self, publish));
-        let home = if publish.retain { 1 << cx.shared.shard_of_topic(topic) } else { 0 };
-        let audience = router.audience(topic.as_bytes(), &mut cx.flow.work);
-        if audience.groups().is_empty() {
-            full &= audience.interested().wants | home;
-        }
-        router.keep(audience);
-        let passes = full != 0
-            && is_alone
-            && publish.payload.len() <= SMALL_BYTES_MAX
-            && cx.effects.windows().lets_pass(full, self.key.slot());
-        (full != 0 && !passes).then(|| full.trailing_zeros() as ShardId)
-    }
-}
-
-impl Client {
-    /// Reads nothing from a publisher before the shard has dealt with more of its mail.
-    pub(crate) fn wait_for_credit(&mut self, cx: &mut Context, shard: ShardId) {
-        if self.stand_in_line(cx) {
-            cx.effects.windows().wait(shard, self.key.slot(), self.connection);
-            cx.metrics.mail_waits.add(1);
-        }
-    }
-
-    /// Reads nothing from its connection before that is [read on](Shard::read_on). True: it is to
-    /// be put into the line; else it stands in one.
-    pub(crate) fn stand_in_line(&mut self, cx: &mut Context) -> bool {
-        self.change_read_pauses(cx, |pauses| pauses.pause(PauseReason::Queued))
     }
 }

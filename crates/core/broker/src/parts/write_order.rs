@@ -9,20 +9,18 @@ use std::collections::VecDeque;
 
 use session::Dirt;
 
-use crate::parts::client::Client;
 use crate::parts::flow::{BURST_BYTES, MESSAGE_BYTES_MIN};
-use crate::state::Context;
 
 /// Slot and connection of each. Who was set apart and has got urgent since stands in both.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
-    urgent: VecDeque<(u32, u64)>,
+    pub(crate) urgent: VecDeque<(u32, u64)>,
     /// Who has waited longest is first.
-    broadcast: VecDeque<(u32, u64)>,
+    pub(crate) broadcast: VecDeque<(u32, u64)>,
     /// Of broadcasts that went to outboxes since nobody was set apart.
     gathered_bytes: usize,
     /// What becomes of those who get something now.
-    dirt: Dirt,
+    pub(crate) dirt: Dirt,
 }
 
 impl Dirty {
@@ -65,25 +63,5 @@ impl Dirty {
 
     pub(crate) fn next(&mut self) -> Option<(u32, u64)> {
         self.urgent.pop_front().or_else(|| self.broadcast.pop_front())
-    }
-}
-
-impl Client {
-    /// Takes the mark of its connection; false if it has none.
-    pub(crate) fn unmark(&mut self) -> bool {
-        let Some(link) = self.session.link_mut() else { return false };
-        std::mem::replace(&mut link.dirty, Dirt::Clean) != Dirt::Clean
-    }
-
-    /// Notes that its outbox may have something to write.
-    pub(crate) fn mark_dirty(&mut self, cx: &mut Context) {
-        let dirt = cx.dirty.dirt;
-        let Some(link) = self.session.link_mut().filter(|link| link.dirty < dirt) else { return };
-        link.dirty = dirt;
-        let queue = match dirt {
-            Dirt::Urgent => &mut cx.dirty.urgent,
-            Dirt::SetApart | Dirt::Clean => &mut cx.dirty.broadcast,
-        };
-        queue.push_back((self.key.slot(), self.connection));
     }
 }

@@ -2,15 +2,15 @@
 
 use codec::Reason;
 use policy::{Action, Identity};
-use session::{Dropped, Link, Message, NEVER, Origin, Respondent};
+use session::{Dropped, Link, Message, Origin, Respondent};
 
 use crate::durable::Durable;
 use crate::parts::client::Client;
 use crate::parts::sessions::Sessions;
-use crate::parts::timers::Timers;
 use crate::state::Context;
+use crate::words::command::Answer;
 use crate::words::expected::Expected;
-use crate::{Confirm, Ended};
+use crate::{Confirm, Ended, SessionKey};
 
 impl Sessions {
     /// PUBREL: PUBCOMP, once it is written down if the packet id is.
@@ -24,17 +24,6 @@ impl Sessions {
         let Some(client) = self.get_mut(slot).expected() else { return };
         if !durable.keep_pubrel(client, packet_id) {
             client.session.on_pubrel(packet_id);
-            client.mark_dirty(cx);
-        }
-    }
-
-    pub(crate) fn link(&mut self, slot: u32, connection: u64) -> Option<&mut Link> {
-        self.connected(slot, connection)?.session.link_mut()
-    }
-
-    /// Notes that the outbox of a client may have something to write.
-    pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
-        if let Some(client) = self.get_mut(slot).expected() {
             client.mark_dirty(cx);
         }
     }
@@ -143,17 +132,38 @@ impl Client {
         }
         self.note_given_up(cx, durable, given_up);
     }
+}
 
-    /// Makes sure that it is looked at when something is due.
-    pub(crate) fn arm_timer(&mut self, cx: &mut Context) {
-        let due_ms = self.next_due_ms();
-        if due_ms == NEVER {
+impl Context {
+    /// Stands for the publisher of a publish that has no session: no session has this generation.
+    pub(crate) const fn operator(&self) -> SessionKey {
+        SessionKey::new(self.id, 0, 1)
+    }
+
+    /// One has answered to a publisher that is no session.
+    #[cold]
+    pub(crate) fn on_confirmed_to_operator(&mut self, confirm: &Confirm, reason: Reason) {
+        if confirm.publisher != self.operator() {
             return;
         }
-        let tick = Timers::tick_of(due_ms);
-        if tick < self.timer_at {
-            self.timer_at = tick;
-            cx.timers.arm(tick, self.key.as_u64());
+        let number = confirm.connection;
+        if let Some(pending) = self.publications.pending.get_mut(&number)
+            && pending.awaited.remove(confirm.respondent)
+        {
+            // A refusal by any of them counts; that it has no subscriber does not.
+            if reason.is_error() && !pending.reason.is_error() {
+                pending.reason = reason;
+            }
+            self.answer_publication(number);
+        }
+    }
+
+    pub(crate) fn answer_publication(&mut self, number: u64) {
+        let Some(pending) = self.publications.pending.get(&number) else { return };
+        if pending.awaited.is_empty() {
+            let (ticket, answer) = (pending.ticket, Answer::Published(pending.reason));
+            self.publications.pending.remove(&number);
+            self.effects.answers.push((ticket, answer));
         }
     }
 }

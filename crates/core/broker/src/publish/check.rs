@@ -5,37 +5,26 @@ use policy::{Action, Identity, Manner};
 use session::{Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
 
-use crate::deliver::copies::{Delivered, Keeping, OwnCopy};
-use crate::durable::Durable;
-use crate::durable::{Promise, level_of};
-use crate::observe::notices::NoticeKind;
+use crate::deliver::copies::{Delivered, Keeping, Routed};
+use crate::durable::{Durable, Promise, level_of};
 use crate::observe::spans::write_forwarded;
 use crate::pace::capacity::frees_room;
-use crate::pace::verdicts::Verdict;
 use crate::parts::client::{Client, Pace};
 use crate::parts::groups::Groups;
+use crate::parts::notices::NoticeKind;
 use crate::parts::router::Audience;
 use crate::parts::sessions::Sessions;
+use crate::parts::verdicts::Verdict;
 use crate::parts::work::Task;
 use crate::publish::answer::end_of_refused;
 use crate::publish::in_streams::InStreams;
-use crate::shard::gather::OwnMemory;
 use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
+use crate::words::input::OwnMemory;
 use crate::words::ledger::NOBODY;
-use crate::{Confirm, Ended, Limits, Mail, Name};
-
-/// What became of a message on its way.
-#[derive(Debug, Default)]
-pub(crate) struct Routed {
-    pub(crate) matched: bool,
-    /// Why the message was not taken, if it was not.
-    pub(crate) refused: Option<Reason>,
-    /// Of the slowest subscriber here.
-    pub(crate) pace: Pace,
-    pub(crate) own: Option<Box<OwnCopy>>,
-}
+use crate::words::reasons::{check_sizes, reason_of};
+use crate::{Confirm, Ended, Mail, Name};
 
 /// What the checks of a PUBLISH came to.
 pub(crate) enum Checked {
@@ -48,13 +37,6 @@ pub(crate) enum Checked {
     /// The service that has to allow it could not be asked.
     Unknown(Message),
     Invalid(Violation),
-}
-
-impl Routed {
-    /// Is there anybody who wants it?
-    pub(crate) const fn has_matched(&self) -> bool {
-        self.matched
-    }
 }
 
 impl Sessions {
@@ -552,19 +534,6 @@ impl Sessions {
     }
 }
 
-/// The reason code for a message that the journal does not take.
-pub(crate) const fn reason_of(error: &storage::AppendError) -> Reason {
-    match error {
-        // MQTT 5 has no "too large" for an acknowledgement (table 3-4).
-        storage::AppendError::TooLarge { .. }
-        | storage::AppendError::Backlog { .. }
-        | storage::AppendError::Full(_) => Reason::QUOTA_EXCEEDED,
-        storage::AppendError::Poisoned(_) | storage::AppendError::Closed => {
-            Reason::IMPLEMENTATION_SPECIFIC_ERROR
-        }
-    }
-}
-
 impl Client {
     /// Counts a message that is refused to its publisher, and reports the publisher.
     pub(crate) fn note_refused(&mut self, cx: &mut Context, message: &Message) {
@@ -575,27 +544,6 @@ impl Client {
 
 fn is_v5(client: &Client) -> bool {
     client.session.link().is_some_and(session::Link::is_v5)
-}
-
-#[inline]
-pub(crate) fn check_sizes(
-    topic: &str,
-    properties: codec::Properties<'_>,
-    limits: &Limits,
-) -> Result<(), Violation> {
-    topic::check_size(topic, &limits.topic).map_err(|error| Violation {
-        reason: Reason::TOPIC_NAME_INVALID,
-        clause: error.clause(),
-        detail: "invalid topic name, or longer than topic_bytes_max, or more levels than topic_levels_max",
-    })?;
-    match properties.raw().len() > limits.properties_bytes_max as usize {
-        true => Err(Violation {
-            reason: Reason::QUOTA_EXCEEDED,
-            clause: "",
-            detail: "properties larger than properties_bytes_max",
-        }),
-        false => Ok(()),
-    }
 }
 
 /// Checks a PUBLISH and makes it a message: the one allocation on its way.

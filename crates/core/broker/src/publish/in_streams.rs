@@ -7,9 +7,9 @@ use crate::Name;
 use crate::durable::{Durable, Promise};
 use crate::parts::sessions::Sessions;
 use crate::parts::stream_index::{Asking, Places};
-use crate::publish::check::reason_of;
 use crate::state::Context;
 use crate::words::asked::Asked;
+use crate::words::reasons::reason_of;
 
 /// What became of a message on its way into streams.
 #[derive(Clone, Copy, Debug, Default)]

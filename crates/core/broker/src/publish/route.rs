@@ -3,10 +3,12 @@
 use codec::{Publish, QoS, Reason};
 use session::Message;
 
+use crate::deliver::copies::Routed;
 use crate::parts::client::Pace;
-use crate::publish::check::{Checked, Routed, reason_of};
+use crate::publish::check::Checked;
 use crate::publish::in_streams::InStreams;
 use crate::words::asked::Asked;
+use crate::words::reasons::reason_of;
 use crate::{Ended, Name, Shard};
 
 impl Shard {

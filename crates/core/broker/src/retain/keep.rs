@@ -13,15 +13,18 @@ use codec::{QoS, Reason, RetainHandling, SubscribeOptions};
 use session::{Account, Delivery, Message, Respondent, Sent, Terms};
 use topic::Subscription;
 
-use crate::deliver::copies::{identifiers_of, options};
-use crate::durable::{RecordLocation, unlogged};
-use crate::observe::notices::Subject;
+use crate::deliver::copies::Routed;
+use crate::deliver::copies::identifiers_of;
+use crate::durable::unlogged;
 use crate::pace::capacity::frees_room;
 use crate::parts::client::{AskedPage, Client, Extras};
-use crate::publish::check::{Routed, reason_of};
+use crate::parts::notices::Subject;
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
+use crate::words::options;
+use crate::words::reasons::reason_of;
+use crate::words::record_location::RecordLocation;
 use crate::{Confirm, Mail, Name, RetainedQuery, Scope};
 use policy::Action;
 

@@ -6,16 +6,16 @@ use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, NEVER, PauseReason, large_packet_len};
 
 use crate::durable::Durable;
-use crate::pace::pause::Taken;
 use crate::parts::client::{Client, Pace};
 use crate::parts::flow::{PAUSE_MS, SMALL_BYTES_MAX};
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::router::Router;
+use crate::parts::taken::Taken;
 use crate::publish::check::check;
-use crate::shard::gather::{Input, Rest};
 use crate::state::Context;
 use crate::words::expected::Expected;
+use crate::words::input::{Input, Rest};
 use crate::words::settings::OUTBOX_BYTES_MIN;
 use crate::{Ended, Shard};
 

@@ -1,56 +1,18 @@
 //! Commands that change something, and how one is given to a shard.
 
-use std::collections::BTreeMap;
-
 use codec::Reason;
-use session::{Awaited, Message, MessageParts, NEVER};
+use session::{Message, MessageParts, NEVER};
 
+use crate::deliver::copies::Routed;
 use crate::durable::Durable;
-use crate::parts::client::{Client, address_of};
+use crate::parts::client::Client;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
-use crate::publish::check::Routed;
 use crate::state::Context;
 use crate::words::asked::Asked;
-use crate::words::command::{Answer, Publication, Whom};
-use crate::{Confirm, Scope, SessionKey};
-
-/// Publishes that wait for those who keep their message. More are refused.
-pub(crate) const PUBLICATIONS_MAX: usize = 1_024;
-
-/// Publishes of operators that are not answered yet. Each has a number that is given once: a place
-/// that answers late for one that was answered long ago means no other.
-#[derive(Debug, Default)]
-pub(crate) struct Publications {
-    pending: BTreeMap<u64, Pending>,
-    last_number: u64,
-}
-
-#[derive(Debug)]
-pub(crate) struct Pending {
-    /// Of its command.
-    pub(crate) ticket: u32,
-    /// Who has yet to answer.
-    pub(crate) awaited: Awaited,
-    pub(crate) reason: Reason,
-}
-
-impl Publications {
-    /// The number of a publish, never given twice.
-    pub(crate) const fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
-    }
-
-    pub(crate) fn wait_for(&mut self, number: u64, pending: Pending) {
-        self.pending.insert(number, pending);
-    }
-
-    /// Those that are not answered yet.
-    pub(crate) fn len(&self) -> usize {
-        self.pending.len()
-    }
-}
+use crate::words::command::{Publication, Whom};
+use crate::words::connect_request::address_of;
+use crate::{Scope, SessionKey};
 
 impl Whom {
     /// Only connected ones.
@@ -104,39 +66,5 @@ impl Publication {
             level,
             scope: scope.number(),
         })
-    }
-}
-
-impl Context {
-    /// Stands for the publisher of a publish that has no session: no session has this generation.
-    pub(crate) const fn operator(&self) -> SessionKey {
-        SessionKey::new(self.id, 0, 1)
-    }
-
-    /// One has answered to a publisher that is no session.
-    #[cold]
-    pub(crate) fn on_confirmed_to_operator(&mut self, confirm: &Confirm, reason: Reason) {
-        if confirm.publisher != self.operator() {
-            return;
-        }
-        let number = confirm.connection;
-        if let Some(pending) = self.publications.pending.get_mut(&number)
-            && pending.awaited.remove(confirm.respondent)
-        {
-            // A refusal by any of them counts; that it has no subscriber does not.
-            if reason.is_error() && !pending.reason.is_error() {
-                pending.reason = reason;
-            }
-            self.answer_publication(number);
-        }
-    }
-
-    pub(crate) fn answer_publication(&mut self, number: u64) {
-        let Some(pending) = self.publications.pending.get(&number) else { return };
-        if pending.awaited.is_empty() {
-            let (ticket, answer) = (pending.ticket, Answer::Published(pending.reason));
-            self.publications.pending.remove(&number);
-            self.effects.answers.push((ticket, answer));
-        }
     }
 }

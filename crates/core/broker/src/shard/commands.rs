@@ -5,7 +5,7 @@ use session::{Awaited, Respondent};
 
 use crate::pace::capacity::frees_room;
 use crate::parts::client::Client;
-use crate::shard::change::{PUBLICATIONS_MAX, Pending};
+use crate::parts::publications::{PUBLICATIONS_MAX, Pending};
 use crate::words::asked::Asked;
 use crate::words::command::{
     Answer, Command, PAGE_LOOKS, Publication, Swept, Wanted, Whom, rows_of,

@@ -4,12 +4,13 @@ use codec::{Auth, Packet, Property, PropertyBuf, Reason};
 use policy::{Action, Manner};
 use session::{Link, Message, NEVER, Outbox, PauseReason};
 
-use crate::life::connect::{ConnectRequest, Who};
+use crate::life::connect::Who;
 use crate::life::ending::{
     LOOKS_PER_END, NEVER_EXPIRES, QUEUED_PER_LOOK, notifies_client, write_farewell,
 };
-use crate::observe::notices::NoticeKind;
 use crate::parts::client::Client;
+use crate::parts::notices::NoticeKind;
+use crate::words::connect_request::ConnectRequest;
 use crate::words::rules::Rules;
 use crate::{
     Close, Ended, Event, NO_CONNECTION, Name, Quota, Reauthenticated, ServiceAnswer, SessionKey,

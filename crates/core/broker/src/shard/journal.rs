@@ -6,7 +6,7 @@ use storage::{Command, Completion, InPlace, InPlaceEnd, Journal, Recovered, Stat
 
 use crate::durable::queues::Queue;
 use crate::durable::{Replay, Restored, Unreadable};
-use crate::journal::QueueId;
+use crate::words::queue_number::QueueId;
 use crate::words::streams::{StreamOrder, StreamsFound};
 use crate::{Limits, Shard};
 

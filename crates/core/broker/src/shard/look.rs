@@ -2,13 +2,11 @@
 
 use policy::{Action, ClientLocation, Grants, Identity};
 
-use crate::deliver::copies::options;
 use crate::durable::Durable;
 use crate::life::connect::SEQUENCES_PER_MS;
 use crate::parts::client::Client;
 use crate::parts::groups::Group;
 use crate::parts::groups::Groups;
-use crate::parts::members::Member;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
 use crate::state::Context;
@@ -17,6 +15,8 @@ use crate::words::command::{
     PAGE_ROWS, Page, Question, ReceiverView, SessionDetails, SessionView, SubscriptionPlace,
     SubscriptionView, Wanted, WantedSubscriptions, WillView,
 };
+use crate::words::member::Member;
+use crate::words::options;
 use crate::{GroupText, Name, Scope, SessionKey};
 
 impl Sessions {

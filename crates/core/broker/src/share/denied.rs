@@ -11,7 +11,7 @@ use codec::QoS;
 use session::Message;
 
 use crate::durable::Durable;
-use crate::parts::groups::Groups;
+use crate::parts::groups::{Group, Groups};
 use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
@@ -91,5 +91,16 @@ impl Groups {
         cx.drop_group_expired(group);
         let count = group.put_back_denied(most, cx.now_ms);
         count + group.kept.map_or(0, |kept| durable.put_back_denied(kept, most - count))
+    }
+}
+
+impl Groups {
+    /// The keys of those at home with messages that no member with room may have.
+    pub(crate) fn with_denied(&self, durable: &Durable) -> Vec<u64> {
+        let has_denied = |group: &&Group| {
+            !group.denied.is_empty() || group.kept.is_some_and(|kept| durable.has_denied(kept))
+        };
+        let groups = self.places.iter().map(|(_, group)| group);
+        groups.filter(has_denied).map(|group| group.name.key).collect()
     }
 }

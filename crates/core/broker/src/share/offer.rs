@@ -6,20 +6,21 @@
 //! member can take is parked at the group's home shard until one can; so an offline or stuck member
 //! never keeps messages from the others.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use codec::QoS;
+use foldhash::fast::FixedState;
 use session::{
     Amount, Delivery, Dropped, Message, NEVER, Offered, QueueLimit, QueueLimits, Sent, Terms,
 };
 use smallvec::SmallVec;
 use topic::FilterId;
 
-use crate::deliver::copies::{identifiers_of, options};
-use crate::durable::{Durable, KeptId};
+use crate::deliver::copies::identifiers_of;
+use crate::durable::Durable;
 use crate::parts::client::Client;
 use crate::parts::groups::{Group, Groups, Parked};
-use crate::parts::members::Member;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
 use crate::parts::work::Task;
@@ -27,7 +28,10 @@ use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
-use crate::{Confirm, GroupText, GroupWay, Mail, Scope, SessionKey};
+use crate::words::member::Member;
+use crate::words::options;
+use crate::words::queue_number::KeptId;
+use crate::{Confirm, GroupText, GroupWay, Mail, Scope, SessionKey, ShareStrategy};
 
 /// How often a message is passed on before it is parked.
 const HOPS_MAX: u8 = 3;
@@ -270,7 +274,7 @@ impl Groups {
                 if confirm.is_none() {
                     cx.note_group_dropped(name, 1);
                 }
-                cx.answer(confirm, crate::publish::check::reason_of(&error), message);
+                cx.answer(confirm, crate::words::reasons::reason_of(&error), message);
             }
         }
     }
@@ -695,4 +699,69 @@ pub(crate) const fn exceeded(waiting: Amount, limits: &QueueLimits) -> Option<Qu
 /// Is it worth while to try again?
 const fn may_pass(error: &storage::AppendError) -> bool {
     !matches!(error, storage::AppendError::TooLarge { .. })
+}
+
+impl Group {
+    /// At home: is there a message that no member could take?
+    pub(crate) fn has_waiting(&self, durable: &Durable) -> bool {
+        !self.parked.is_empty() || self.kept.is_some_and(|kept| durable.has_waiting(kept))
+    }
+
+    /// Can any member take a message now?
+    pub(crate) fn has_room(&mut self, cx: &mut Context) -> bool {
+        let mut looks = 0;
+        let found = self.members.find_available(self.next, &mut looks);
+        cx.flow.work.charge_for(Task::Members(looks));
+        found.is_some()
+    }
+
+    /// Chooses a member for a message, among those that can take one now.
+    pub(crate) fn assign(&mut self, cx: &mut Context, message: &Message) -> Option<SessionKey> {
+        let (strategy, random) = (cx.shared.settings.share_strategy, cx.next_random());
+        let mut looks = 0;
+        let place = choose(self, strategy, message, random, &mut looks);
+        cx.flow.work.charge_for(Task::Members(looks));
+        let member = self.members.at(place?)?;
+        member.load.assign();
+        Some(member.key)
+    }
+}
+
+/// The place of the member that gets the message, among those that can take one now. `looks` counts
+/// members that were looked at.
+pub(crate) fn choose(
+    group: &mut Group,
+    strategy: ShareStrategy,
+    message: &Message,
+    random: u64,
+    looks: &mut usize,
+) -> Option<usize> {
+    let members = &mut group.members;
+    let count = members.len();
+    if count == 0 {
+        return None;
+    }
+    match strategy {
+        ShareStrategy::Random => members.find_available(random as usize % count, looks),
+        ShareStrategy::RoundRobin => {
+            let place = members.find_available(group.next % count, looks)?;
+            group.next = place + 1;
+            Some(place)
+        }
+        ShareStrategy::Sticky => {
+            let place = members.find_available(group.next % count, looks)?;
+            group.next = place;
+            Some(place)
+        }
+        ShareStrategy::LeastInFlight => members.find_idlest(random as usize % count, looks),
+        ShareStrategy::HashClient => members.find_available(spread(message.author(), count), looks),
+        ShareStrategy::HashTopic => {
+            let hash = FixedState::with_seed(0).hash_one(message.topic());
+            members.find_available(spread(hash, count), looks)
+        }
+    }
+}
+
+pub(crate) fn spread(hash: u64, count: usize) -> usize {
+    ((u128::from(hash.wrapping_mul(0x9e37_79b9_7f4a_7c15)) * count as u128) >> 64) as usize
 }

@@ -7,8 +7,8 @@ use session::{Account, LARGE_BYTES_MIN, Message, Respondent};
 use topic::Cursor;
 
 use crate::Scope;
-use crate::parts::members::Member;
 use crate::words::group_names::GroupName;
+use crate::words::member::Member;
 
 /// What counts whole of a message that can wait in a queue.
 const WHOLE_BYTES_MAX: usize = 2 * 1024;

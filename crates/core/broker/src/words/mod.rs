@@ -1,22 +1,33 @@
 //! Plain types that everybody names. They know nothing of the crate but each other.
 
+pub(crate) mod access_question;
 pub mod admission;
 pub(crate) mod asked;
 pub(crate) mod calendar;
 pub mod command;
+pub(crate) mod connect_request;
 pub(crate) mod connection_numbers;
 pub(crate) mod event;
 pub(crate) mod expected;
 pub(crate) mod group_names;
+pub(crate) mod input;
 pub(crate) mod ledger;
 pub(crate) mod mail;
+pub(crate) mod member;
 pub(crate) mod metrics;
 pub(crate) mod name;
 pub(crate) mod namespace;
+pub(crate) mod options;
+pub(crate) mod owners;
+pub(crate) mod queue_number;
+pub(crate) mod reasons;
+pub(crate) mod record_location;
 pub(crate) mod rules;
 pub(crate) mod settings;
 pub(crate) mod shared;
+pub(crate) mod span;
 pub mod streams;
 pub mod sys;
 pub mod topics;
+pub(crate) mod traced;
 pub(crate) mod waits;

@@ -4,8 +4,6 @@ use codec::{QoS, Reason, Violation};
 use session::{Overflow, QueueLimits, Rate};
 use topic::TopicLimits;
 
-use crate::{ServiceSettings, SpanSettings};
-
 /// How firmly a message, or the session it is assigned to, is kept before its acknowledgement
 /// leaves. What each level promises stands in `docs/use/durability.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -319,3 +317,21 @@ pub(crate) const OUTBOX_BYTES_MIN: usize = 1024;
 
 /// The default of [`Settings::turn_units`]: some 3 ms.
 pub const TURN_UNITS: u32 = 25_000;
+
+/// How messages are sampled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpanSettings {
+    /// Of a million messages without a `traceparent`, the number that begins a trace.
+    pub sampled_per_million: u32,
+}
+
+/// How answers are taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSettings {
+    /// Answers that are remembered for one client; beyond them the oldest is forgotten. 0: none.
+    pub entries_max: u16,
+    /// For so long.
+    pub holds_ms: u64,
+    /// What holds where the service does not know.
+    pub no_match_allows: bool,
+}

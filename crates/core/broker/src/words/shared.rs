@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use session::{Account, GroupJournals, JOURNALS_MAX, MemoryKind, Pot};
 use topic::{Interest, SHARDS_MAX};
 
-use crate::life::connect::scope_of_owner;
 use crate::words::group_names::GroupNames;
+use crate::words::owners::scope_of_owner;
 use crate::words::streams::StreamSet;
 use crate::{Ledger, Metrics, Name, Scope, Settings, ShardId, Space, Spaces};
 

@@ -47,7 +47,7 @@ pub fn parse_filter<'a>(filter: &'a str, limits: &TopicLimits) -> Result<Filter<
 
 /// Whether a client may publish there: it could be retained by an older version all the same.
 pub(crate) fn is_published(topic: &str) -> bool {
-    check_topic(topic, &crate::life::subscribe::UNLIMITED).is_ok()
+    check_topic(topic, &UNLIMITED).is_ok()
         && !topic.starts_with("$SYS/")
         && topic::reserved(topic).is_none()
 }
@@ -55,3 +55,6 @@ pub(crate) fn is_published(topic: &str) -> bool {
 fn check_characters(name: &str) -> Result<(), NameError> {
     codec::check_name(name).map_err(NameError::Characters)
 }
+
+/// For filters that were checked when they were subscribed.
+pub(crate) const UNLIMITED: TopicLimits = TopicLimits { levels_max: u16::MAX, bytes_max: u16::MAX };

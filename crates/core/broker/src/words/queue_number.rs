@@ -3,34 +3,15 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
-use crate::journal::fact::Malformed;
-
 /// What a shard has taken on and not yet passed to others.
 const HANDOVER: u64 = 0;
-
-/// Where a fact may name no session or group. No fact can mean either by it.
-const NOBODY: u64 = 0;
 
 /// From here on a number stands for a source of messages, up to the last number there is.
 const FIRST_SOURCE: u64 = u64::MAX - u16::MAX as u64;
 
-pub(super) const NOBODYS: Malformed =
-    Malformed("a queue number belongs neither to a session nor to a group");
-
 /// The number of a session or of a shared group: given once, and never used again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueNumber(NonZeroU64);
-
-/// A queue as the journal names it. `Durable::queue` says whose it is in the shard.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum QueueId {
-    /// What the shard has taken on and not yet passed to others.
-    Handover,
-    /// That of a session or of a shared group.
-    Owned(QueueNumber),
-    /// The highest serial that came from this source.
-    Seen(u16),
-}
 
 impl QueueNumber {
     pub const MIN: Self = Self(NonZeroU64::MIN);
@@ -52,19 +33,6 @@ impl QueueNumber {
         self.0.get()
     }
 
-    /// What is written where there may be none.
-    pub(super) fn number_of(queue: Option<Self>) -> u64 {
-        queue.map_or(NOBODY, Self::get)
-    }
-
-    /// The reverse. Err: the number stands for something else.
-    pub(super) fn of_number(number: u64) -> Result<Option<Self>, Malformed> {
-        match number {
-            NOBODY => Ok(None),
-            _ => Self::new(number).map(Some).ok_or(NOBODYS),
-        }
-    }
-
     /// The one to give behind `last`.
     pub(crate) const fn after(last: Option<Self>) -> Self {
         match last {
@@ -78,6 +46,17 @@ impl fmt::Display for QueueNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// A queue as the journal names it. `Durable::queue` says whose it is in the shard.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum QueueId {
+    /// What the shard has taken on and not yet passed to others.
+    Handover,
+    /// That of a session or of a shared group.
+    Owned(QueueNumber),
+    /// The highest serial that came from this source.
+    Seen(u16),
 }
 
 impl QueueId {
@@ -103,6 +82,10 @@ impl From<QueueNumber> for QueueId {
         Self::Owned(number)
     }
 }
+
+/// The number of a group's queue in memory. A group has it as long as its queue is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptId(pub(crate) u32);
 
 #[cfg(test)]
 mod tests {

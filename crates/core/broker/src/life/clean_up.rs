@@ -4,13 +4,10 @@
 //! The session itself is gone at once, for clients and for counters. Until its last subscription
 //! is out of the index its slot is not given to anybody else: what still matches finds no client.
 
-use std::collections::VecDeque;
-
-use session::{ExpiringQueue, Outgoing};
-
 use crate::Quota;
 use crate::durable::Durable;
-use crate::parts::groups::{Groups, Parked};
+use crate::parts::cleanup::{Cleanup, MESSAGES_AT_ONCE, PART_PER_TURN, count};
+use crate::parts::groups::Groups;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Leaving;
 use crate::state::Context;
@@ -19,58 +16,8 @@ use crate::words::expected::Expected;
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.
 const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
 
-/// So many deliveries and parked messages are freed in one turn, up to 0.1 us each.
-const MESSAGES_PER_TURN: usize = 5_000;
-
-/// Or this part of all that is left, if it is more: sessions that end one after the other thus
-/// leave no more than what a hundred turns bring, however fast they come.
-const PART_PER_TURN: usize = 100;
-
 /// What a session of everyday size has goes with it: up to so many subscriptions, and messages.
 const SUBSCRIPTIONS_AT_ONCE: usize = 64;
-const MESSAGES_AT_ONCE: usize = 500;
-
-/// What goes with the next turns.
-#[derive(Debug, Default)]
-pub(crate) struct Cleanup {
-    /// Slots, and what leaves the index of them.
-    subscriptions: VecDeque<(u32, Leaving)>,
-    queues: Vec<Outgoing>,
-    parked: Vec<ExpiringQueue<Parked>>,
-}
-
-impl Cleanup {
-    /// Frees as many messages as one turn may.
-    fn free_messages(&mut self) {
-        let queued: usize = self.queues.iter().map(count).sum();
-        let parked: usize = self.parked.iter().map(ExpiringQueue::len).sum();
-        let mut left = MESSAGES_PER_TURN.max((queued + parked) / PART_PER_TURN);
-        while left > 0 {
-            if let Some(queue) = self.queues.last_mut() {
-                let freed = queue.discard(left);
-                if freed < left {
-                    self.queues.pop();
-                }
-                left -= freed;
-            } else if let Some(parked) = self.parked.last_mut() {
-                while left > 0 && parked.pop_front().is_some() {
-                    left -= 1;
-                }
-                if parked.is_empty() {
-                    self.parked.pop();
-                }
-            } else {
-                return;
-            }
-        }
-    }
-}
-
-/// Deliveries of a session, in any state.
-fn count(queue: &Outgoing) -> usize {
-    queue.queued() + usize::from(queue.in_flight())
-}
-
 impl Sessions {
     /// Takes a session out of all tables. What is large goes in later turns.
     pub(crate) fn bury(
@@ -111,13 +58,6 @@ impl Sessions {
         let queue = std::mem::take(&mut client.session.outgoing);
         if count(&queue) > MESSAGES_AT_ONCE {
             self.cleanup.queues.push(queue);
-        }
-    }
-
-    /// Messages of a shared group that is gone.
-    pub(crate) fn discard_parked(&mut self, parked: ExpiringQueue<Parked>) {
-        if parked.len() > MESSAGES_AT_ONCE {
-            self.cleanup.parked.push(parked);
         }
     }
 

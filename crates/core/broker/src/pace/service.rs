@@ -11,17 +11,17 @@
 use std::collections::VecDeque;
 
 use codec::{Publish, QoS};
-use policy::{Action, Attributes, Manner};
-use session::{NEVER, Will};
+use policy::{Action, Manner};
+use session::Will;
 
-use crate::Scope;
 use crate::durable::Durable;
-use crate::observe::notices::NoticeKind;
-use crate::pace::capacity::topic_of;
-use crate::parts::client::{Client, Extras, will_bytes};
+use crate::parts::client::{Client, topic_of};
+use crate::parts::notices::NoticeKind;
 use crate::parts::sessions::Sessions;
-use crate::publish::check::check_sizes;
+use crate::parts::verdicts::{Act, Asked, Verdict};
 use crate::state::Context;
+use crate::words::access_question::{AccessQuestion, ServiceAnswer};
+use crate::words::reasons::check_sizes;
 
 /// After a failure the service is asked about a will again, this much later.
 const ASKS_AGAIN_MS: u64 = 5_000;
@@ -32,164 +32,6 @@ const LATE_MAX: u8 = 16;
 /// Answers about longer topics and filters are not remembered: such a topic is asked about each
 /// time.
 const TEXT_BYTES_MAX: usize = 1024;
-
-/// How answers are taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceSettings {
-    /// Answers that are remembered for one client; beyond them the oldest is forgotten. 0: none.
-    pub entries_max: u16,
-    /// For so long.
-    pub holds_ms: u64,
-    /// What holds where the service does not know.
-    pub no_match_allows: bool,
-}
-
-/// What a service is asked. Its answer goes to [`crate::Shard::on_verdict`].
-#[derive(Clone, Debug)]
-pub struct AccessQuestion {
-    pub slot: u32,
-    pub connection: u64,
-    /// Which of the questions of this connection it is.
-    pub number: u32,
-    /// Else it wants to subscribe.
-    pub publishes: bool,
-    /// A topic, or a filter without its share name.
-    pub topic: Box<str>,
-    pub qos: u8,
-    pub retain: bool,
-    pub scope: Scope,
-    pub client_id: Box<str>,
-    pub username: Option<Box<str>>,
-    /// With the port.
-    pub peer: Box<str>,
-    pub version: codec::Version,
-    pub attributes: Attributes,
-}
-
-/// What a service says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceAnswer {
-    Allow,
-    Deny,
-    /// It does not know: `no_match` decides.
-    Ignore,
-    /// It could not be asked, or gave no clear answer. That is not remembered. A publish is
-    /// refused, so that its client sends it again, and a subscription is denied.
-    Failed,
-}
-
-/// What holds for one packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Allowed,
-    Denied,
-    /// Nobody knows: the service could not be asked.
-    Unknown,
-}
-
-/// What is known of the rights of a connection, and what it waits for.
-#[derive(Debug, Default)]
-pub(crate) struct Verdicts {
-    asked: Option<Asked>,
-    /// The answer to the latest question, for the packet that waits for it.
-    settled: Option<(Act, Verdict)>,
-    /// The oldest first.
-    remembered: VecDeque<Remembered>,
-    last_number: u32,
-    /// The will of the connection, until the service has decided about it.
-    will: Option<Box<Will>>,
-    /// When it is asked about the will again, after a failure. 0: not.
-    asks_again_ms: u64,
-    /// Questions for a connection that is gone.
-    late: u8,
-}
-
-#[derive(Debug)]
-struct Asked {
-    number: u32,
-    act: Act,
-    /// The will of [`Verdicts::will`].
-    is_for_will: bool,
-    /// Rules are others than when it was asked.
-    is_void: bool,
-}
-
-/// What a client wants to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Act {
-    publishes: bool,
-    qos: u8,
-    retain: bool,
-    topic: Box<str>,
-}
-
-#[derive(Debug)]
-struct Remembered {
-    act: Act,
-    allows: bool,
-    until_ms: u64,
-}
-
-impl Verdicts {
-    fn find(&self, action: Action, topic: &str, manner: Manner, now_ms: u64) -> Option<Verdict> {
-        let settled = self.settled.iter().find(|(act, _)| act.is(action, topic, manner));
-        let settled = settled.map(|(_, verdict)| *verdict);
-        settled.or_else(|| self.find_remembered(action, topic, manner, now_ms))
-    }
-
-    fn find_remembered(
-        &self,
-        action: Action,
-        topic: &str,
-        manner: Manner,
-        now_ms: u64,
-    ) -> Option<Verdict> {
-        let mut known = self.remembered.iter().rev();
-        let found = known.find(|one| one.act.is(action, topic, manner))?;
-        let verdict = if found.allows { Verdict::Allowed } else { Verdict::Denied };
-        (now_ms < found.until_ms).then_some(verdict)
-    }
-
-    fn remember(&mut self, act: Act, allows: bool, now_ms: u64, settings: &ServiceSettings) {
-        self.remembered.retain(|one| one.until_ms > now_ms && one.act != act);
-        while self.remembered.len() >= usize::from(settings.entries_max) {
-            if self.remembered.pop_front().is_none() {
-                return;
-            }
-        }
-        let until_ms = now_ms + settings.holds_ms;
-        self.remembered.push_back(Remembered { act, allows, until_ms });
-    }
-
-    /// Bytes that it takes.
-    pub(crate) fn bytes(&self) -> usize {
-        let texts = self.remembered.iter().map(|one| one.act.topic.len()).sum::<usize>();
-        // Once here, and once on its way to the service.
-        let asked = self.asked.as_ref().map_or(0, |asked| 2 * asked.act.topic.len());
-        let own = size_of::<Self>() + self.remembered.len() * size_of::<Remembered>();
-        own + texts + asked + will_bytes(self.will.as_deref())
-    }
-}
-
-impl Act {
-    fn new(action: Action, topic: &str, manner: Manner) -> Self {
-        let Manner { qos, retain } = manner;
-        Self { publishes: action == Action::Publish, qos, retain, topic: topic.into() }
-    }
-
-    fn is(&self, action: Action, topic: &str, manner: Manner) -> bool {
-        self.publishes == (action == Action::Publish)
-            && self.qos == manner.qos
-            && self.retain == manner.retain
-            && *self.topic == *topic
-    }
-}
-
-impl Extras {
-    fn verdicts(&mut self) -> &mut Verdicts {
-        self.verdicts.get_or_insert_default()
-    }
-}
 
 impl Client {
     /// May it subscribe, by the rules, and where they leave it open, by the service?
@@ -403,12 +245,6 @@ impl Client {
         }
         self.recharge();
         Some(will.map(|will| (will, allows)))
-    }
-
-    /// When the service is to be asked about the will again, or [`NEVER`].
-    pub(crate) fn asks_again_ms(&self) -> u64 {
-        let verdicts = self.extras.as_ref().and_then(|extras| extras.verdicts.as_ref());
-        verdicts.map(|own| own.asks_again_ms).filter(|at_ms| *at_ms > 0).unwrap_or(NEVER)
     }
 
     /// It could not be asked about the will of the connection: that is done again, when no other
