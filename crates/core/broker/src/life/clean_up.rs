@@ -5,6 +5,7 @@
 //! is out of the index its slot is not given to anybody else: what still matches finds no client.
 
 use crate::Quota;
+use crate::Shard;
 use crate::durable::Durable;
 use crate::parts::cleanup::{Cleanup, MESSAGES_AT_ONCE, PART_PER_TURN, count};
 use crate::parts::groups::Groups;
@@ -18,91 +19,74 @@ const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
 
 /// What a session of everyday size has goes with it: up to so many subscriptions, and messages.
 const SUBSCRIPTIONS_AT_ONCE: usize = 64;
-impl Sessions {
+impl Shard {
     /// Takes a session out of all tables. What is large goes in later turns.
-    pub(crate) fn bury(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-    ) {
-        let Some(mut client) = self.take(slot).expected() else { return };
-        cx.flow.broadcasts.forget(slot);
+    pub(crate) fn bury(&mut self, slot: u32) {
+        let Some(mut client) = self.sessions.take(slot).expected() else { return };
+        self.cx.flow.broadcasts.forget(slot);
         let mut shared = 0;
         for own in client.subscriptions.shared() {
-            groups.note_left(own);
+            self.groups.note_left(own);
             shared += 1;
         }
         let mut leaving = std::mem::take(&mut client.subscriptions).into_iter();
-        let metrics = &cx.metrics;
+        let metrics = &self.cx.metrics;
         metrics.sessions.sub(1);
         metrics.subscriptions.sub(leaving.len() as u64);
         metrics.shared_subscriptions.sub(shared);
         let scope = client.scope;
-        cx.count_in_space(scope, Quota::Sessions, -1);
-        cx.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));
+        self.cx.count_in_space(scope, Quota::Sessions, -1);
+        self.cx.count_in_space(scope, Quota::Subscriptions, -(leaving.len() as i64));
         if leaving.len() > SUBSCRIPTIONS_AT_ONCE {
-            self.cleanup.subscriptions.push_back((slot, leaving));
+            self.sessions.cleanup.subscriptions.push_back((slot, leaving));
         } else {
-            self.remove_some_from_index(
-                cx,
-                durable,
-                groups,
-                slot,
-                &mut leaving,
-                SUBSCRIPTIONS_AT_ONCE,
-            );
-            self.free(slot);
+            self.remove_some_from_index(slot, &mut leaving, SUBSCRIPTIONS_AT_ONCE);
+            self.sessions.free(slot);
         }
         let queue = std::mem::take(&mut client.session.outgoing);
         if count(&queue) > MESSAGES_AT_ONCE {
-            self.cleanup.queues.push(queue);
+            self.sessions.cleanup.queues.push(queue);
         }
     }
 
-    pub(crate) fn has_cleanup(&self) -> bool {
-        let Cleanup { subscriptions, queues, parked } = &self.cleanup;
-        !subscriptions.is_empty() || !queues.is_empty() || !parked.is_empty()
-    }
-
     /// Goes on with what is left of sessions that have ended.
-    pub(crate) fn clean_up(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-    ) {
-        self.cleanup.free_messages();
-        let all: usize = self.cleanup.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
+    pub(crate) fn clean_up(&mut self) {
+        self.sessions.cleanup.free_messages();
+        let all: usize =
+            self.sessions.cleanup.subscriptions.iter().map(|(_, leaving)| leaving.len()).sum();
         let mut left = SUBSCRIPTIONS_PER_TURN.max(all / PART_PER_TURN);
         while left > 0
-            && let Some((slot, mut leaving)) = self.cleanup.subscriptions.pop_front()
+            && let Some((slot, mut leaving)) = self.sessions.cleanup.subscriptions.pop_front()
         {
-            left = self.remove_some_from_index(cx, durable, groups, slot, &mut leaving, left);
+            left = self.remove_some_from_index(slot, &mut leaving, left);
             if leaving.len() == 0 {
-                self.free(slot);
+                self.sessions.free(slot);
             } else {
-                self.cleanup.subscriptions.push_front((slot, leaving));
+                self.sessions.cleanup.subscriptions.push_front((slot, leaving));
             }
         }
     }
 
     /// Takes so many subscriptions out of the index; returns how many more it might have taken.
-    fn remove_some_from_index(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        leaving: &mut Leaving,
-        count: usize,
-    ) -> usize {
+    fn remove_some_from_index(&mut self, slot: u32, leaving: &mut Leaving, count: usize) -> usize {
         for left in (1..=count).rev() {
             let Some(one) = leaving.next() else { return left };
-            durable.release_place(one.place);
-            self.remove_from_index(cx, durable, groups, slot, one);
+            self.durable.release_place(one.place);
+            self.sessions.remove_from_index(
+                &mut self.cx,
+                &mut self.durable,
+                &mut self.groups,
+                slot,
+                one,
+            );
         }
         0
+    }
+}
+
+impl Sessions {
+    pub(crate) fn has_cleanup(&self) -> bool {
+        let Cleanup { subscriptions, queues, parked } = &self.cleanup;
+        !subscriptions.is_empty() || !queues.is_empty() || !parked.is_empty()
     }
 }

@@ -3,6 +3,7 @@
 use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{LinkSettings, MemoryKind, NEVER, Rates, Will};
 
+use crate::Shard;
 use crate::durable::Durable;
 use crate::parts::client;
 use crate::parts::client::Client;
@@ -32,17 +33,18 @@ pub struct Who<'a> {
 /// up, if nothing else is kept for it.
 const IDENTITY_BYTES_USUAL: usize = 1024;
 
-impl Sessions {
+impl Shard {
     /// Why its namespace does not take a connection: it was closed or deleted while that was on its
     /// way here, or has as much as it may have.
-    pub(crate) fn bars(&mut self, cx: &mut Context, request: &ConnectRequest) -> Option<Reason> {
-        let now_ms = cx.now_ms;
+    pub(crate) fn bars(&mut self, request: &ConnectRequest) -> Option<Reason> {
+        let now_ms = self.cx.now_ms;
         if request.scope.is_first() {
             return None;
         }
-        let known = self.find(request.name());
-        let is_connected = known.and_then(|slot| self.get(slot)).is_some_and(Client::is_connected);
-        let Some(space) = cx.space(request.scope).filter(|space| !space.is_closed()) else {
+        let known = self.sessions.find(request.name());
+        let is_connected =
+            known.and_then(|slot| self.sessions.get(slot)).is_some_and(Client::is_connected);
+        let Some(space) = self.cx.space(request.scope).filter(|space| !space.is_closed()) else {
             return Some(Reason::BANNED);
         };
         if space.wait(Quota::Connects, now_ms).is_some() {
@@ -53,6 +55,80 @@ impl Sessions {
         let lacks_place = !is_connected && space.lacks(Quota::Connections, 1)
             || known.is_none() && space.lacks(Quota::Sessions, 1);
         lacks_place.then_some(Reason::QUOTA_EXCEEDED)
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        slot: u32,
+        connection: u64,
+        request: ConnectRequest,
+        session_present: bool,
+    ) {
+        let now_ms = self.cx.now_ms;
+        let limits = &request.limits;
+        let settings = link_settings(&request, self.cx.shared.settings.spans.is_some());
+        let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
+        let username = request.proved_username();
+        let grants = request.grants_by(&self.sessions.rules);
+        // Broker time does not go back from one process to the next; a client connects less often
+        // than that.
+        self.sessions.sequence = (self.sessions.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
+        let sequence = self.sessions.sequence;
+        let Some(client) = self.sessions.get_mut(slot) else { return };
+        client.charge_owner(&mut self.cx, &request);
+        let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
+        client.session.attach(settings, rates, self.cx.shared.seed, now_ms);
+        if let Some(link) = client.session.link_mut() {
+            link.peer = request.peer.clone();
+            link.sequence = sequence;
+            link.set_auth_method(request.auth_method.clone());
+        }
+        client.connection = connection;
+        client.session_expiry_secs =
+            request.session_expiry_secs.min(limits.session_expiry_max_secs);
+        client.expires_at_ms = NEVER;
+        client.limits = request.limits.clone();
+        client.grants = grants;
+        client.username = username.map(Into::into);
+        client.principal = request.principal.clone();
+        client.rechecks = has_rules;
+        // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
+        let (undecided, will) = client.split_will(request.will.clone());
+        let old_will = std::mem::replace(&mut client.will, will);
+        let kept = self.durable.keep_session(
+            &mut self.cx,
+            &mut self.sessions,
+            &mut self.groups,
+            slot,
+            request.version,
+        );
+        let Some(client) = self.sessions.get_mut(slot) else { return };
+        if let Err(error) = &kept {
+            client.refuse_session(&mut self.cx, error, session_present, old_will);
+        }
+        client.recharge();
+        let fits = kept.is_err() || write_connack(client, &request, session_present);
+        let event = Event::Connected {
+            client_id: client.id.clone(),
+            username: request.username,
+            peer: request.peer,
+            version: request.version,
+            keep_alive_secs: settings.keep_alive_secs,
+            session_present,
+            sequence,
+        };
+        client.publish_load();
+        self.groups.note_online(&mut self.cx, client);
+        self.cx.report(client.scope, event);
+        self.cx.count_opened(client.scope);
+        client.mark_dirty(&mut self.cx);
+        undecided.into_iter().for_each(|will| client.ask_about_will(&mut self.cx, will));
+        if has_rules {
+            self.recheck_receiving(slot);
+        }
+        if !fits {
+            self.cx.doomed.push((slot, Ended::PacketLimitTooLow));
+        }
     }
 }
 
@@ -91,79 +167,6 @@ impl Context {
         self.metrics.strangers.add(1);
         self.report(scope, Event::Stranger { client_id, username, peer });
         answer
-    }
-}
-
-impl Sessions {
-    pub(crate) fn open(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        connection: u64,
-        request: ConnectRequest,
-        session_present: bool,
-    ) {
-        let now_ms = cx.now_ms;
-        let limits = &request.limits;
-        let settings = link_settings(&request, cx.shared.settings.spans.is_some());
-        let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
-        let username = request.proved_username();
-        let grants = request.grants_by(&self.rules);
-        // Broker time does not go back from one process to the next; a client connects less often
-        // than that.
-        self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
-        let sequence = self.sequence;
-        let Some(client) = self.get_mut(slot) else { return };
-        client.charge_owner(cx, &request);
-        let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
-        client.session.attach(settings, rates, cx.shared.seed, now_ms);
-        if let Some(link) = client.session.link_mut() {
-            link.peer = request.peer.clone();
-            link.sequence = sequence;
-            link.set_auth_method(request.auth_method.clone());
-        }
-        client.connection = connection;
-        client.session_expiry_secs =
-            request.session_expiry_secs.min(limits.session_expiry_max_secs);
-        client.expires_at_ms = NEVER;
-        client.limits = request.limits.clone();
-        client.grants = grants;
-        client.username = username.map(Into::into);
-        client.principal = request.principal.clone();
-        client.rechecks = has_rules;
-        // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
-        let (undecided, will) = client.split_will(request.will.clone());
-        let old_will = std::mem::replace(&mut client.will, will);
-        let kept = durable.keep_session(cx, self, groups, slot, request.version);
-        let Some(client) = self.get_mut(slot) else { return };
-        if let Err(error) = &kept {
-            client.refuse_session(cx, error, session_present, old_will);
-        }
-        client.recharge();
-        let fits = kept.is_err() || write_connack(client, &request, session_present);
-        let event = Event::Connected {
-            client_id: client.id.clone(),
-            username: request.username,
-            peer: request.peer,
-            version: request.version,
-            keep_alive_secs: settings.keep_alive_secs,
-            session_present,
-            sequence,
-        };
-        client.publish_load();
-        groups.note_online(cx, client);
-        cx.report(client.scope, event);
-        cx.count_opened(client.scope);
-        client.mark_dirty(cx);
-        undecided.into_iter().for_each(|will| client.ask_about_will(cx, will));
-        if has_rules {
-            self.recheck_receiving(cx, groups, slot);
-        }
-        if !fits {
-            cx.doomed.push((slot, Ended::PacketLimitTooLow));
-        }
     }
 }
 

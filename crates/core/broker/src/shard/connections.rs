@@ -30,7 +30,7 @@ impl Shard {
         now_ms: u64,
     ) -> Result<u32, Vec<u8>> {
         self.cx.now_ms = now_ms;
-        if let Some(reason) = self.sessions.bars(&mut self.cx, &request) {
+        if let Some(reason) = self.bars(&request) {
             return Err(admission::refuse(&request, reason));
         }
         let existing = self.sessions.find(request.name());
@@ -68,15 +68,7 @@ impl Shard {
                 (slot, false)
             }
         };
-        self.sessions.open(
-            &mut self.cx,
-            &mut self.durable,
-            &mut self.groups,
-            slot,
-            connection,
-            request,
-            session_present,
-        );
+        self.open(slot, connection, request, session_present);
         if self.cx.doomed.is_empty() {
             self.durable.wait_for_ends(&mut self.sessions, slot);
             self.pump(slot);
@@ -255,7 +247,7 @@ impl Shard {
         for origin in client.session.outgoing.shared_in_flight() {
             self.cx.notify_home(origin.group, origin.serial, true);
         }
-        self.sessions.bury(&mut self.cx, &mut self.durable, &mut self.groups, slot);
+        self.bury(slot);
     }
 
     pub(crate) fn publish_will(&mut self, slot: u32) {
@@ -376,7 +368,7 @@ impl Shard {
                     self.finish();
                     return;
                 }
-                self.sessions.renew_grants(&mut self.cx, &mut self.groups, slot);
+                self.renew_grants(slot);
                 self.look_at_will_again(slot);
                 (Reason::SUCCESS, &[])
             }
@@ -460,7 +452,7 @@ impl Shard {
 
     /// New rules; they hold for what comes from now on, also on sessions that are open.
     pub fn set_access(&mut self, rules: impl Into<Rules>) {
-        self.sessions.set_rules(&mut self.cx, &mut self.groups, rules.into());
+        self.set_rules(rules.into());
         for slot in self.sessions.slots() {
             self.look_at_will_again(slot);
         }

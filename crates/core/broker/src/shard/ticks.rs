@@ -137,7 +137,7 @@ impl Shard {
     /// clients wait.
     pub fn on_tick_unheard(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;
-        self.sessions.clean_up(&mut self.cx, &mut self.durable, &mut self.groups);
+        self.clean_up();
         self.read_mail_on();
         self.read_line_on(now_ms);
         self.tick_journal();
