@@ -9,6 +9,7 @@ use session::Message;
 use topic::Subscription;
 
 use crate::SessionKey;
+use crate::Shard;
 use crate::deliver::copies::Keeping;
 use crate::durable::Durable;
 use crate::parts::broadcasts::Broadcast;
@@ -17,6 +18,32 @@ use crate::parts::flow::UNFINISHED_MAX;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::options::CHECK_RECEIVE;
+
+impl Shard {
+    /// Goes on with what has not reached everybody. False: there is nothing, or nothing is left of
+    /// this turn.
+    pub(crate) fn broadcast_on(&mut self) -> bool {
+        let mut any = false;
+        while !self.cx.dirty.has_gathered()
+            && let left @ 1.. = self.cx.flow.work.left_for_broadcasts()
+            && let Some(mut broadcast) = self.cx.flow.broadcasts.unfinished.pop_front()
+        {
+            let mut portion = broadcast.take_portion(left);
+            self.cx.flow.work.charge_broadcast(portion.len());
+            self.sessions.broadcast_to(
+                &mut self.cx,
+                &mut self.durable,
+                &broadcast.message,
+                &mut portion,
+            );
+            if !broadcast.rest.is_empty() {
+                self.cx.flow.broadcasts.unfinished.push_front(broadcast);
+            }
+            any = true;
+        }
+        any
+    }
+}
 
 impl Sessions {
     /// These subscriptions get the message in later turns. They are sorted by subscriber.
@@ -37,25 +64,6 @@ impl Sessions {
         let (message, rest) = (message.clone(), rest.map(recheck).collect());
         cx.flow.broadcasts.unfinished.push_back(Broadcast { message, rest });
         cx.metrics.broadcasts_put_off.add(1);
-    }
-
-    /// Goes on with what has not reached everybody. False: there is nothing, or nothing is left of
-    /// this turn.
-    pub(crate) fn broadcast_on(&mut self, cx: &mut Context, durable: &mut Durable) -> bool {
-        let mut any = false;
-        while !cx.dirty.has_gathered()
-            && let left @ 1.. = cx.flow.work.left_for_broadcasts()
-            && let Some(mut broadcast) = cx.flow.broadcasts.unfinished.pop_front()
-        {
-            let mut portion = broadcast.take_portion(left);
-            cx.flow.work.charge_broadcast(portion.len());
-            self.broadcast_to(cx, durable, &broadcast.message, &mut portion);
-            if !broadcast.rest.is_empty() {
-                cx.flow.broadcasts.unfinished.push_front(broadcast);
-            }
-            any = true;
-        }
-        any
     }
 
     /// All are reached at once, however long that takes: no turn comes any more.

@@ -6,12 +6,9 @@
 
 use crate::Quota;
 use crate::Shard;
-use crate::durable::Durable;
 use crate::parts::cleanup::{Cleanup, MESSAGES_AT_ONCE, PART_PER_TURN, count};
-use crate::parts::groups::Groups;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Leaving;
-use crate::state::Context;
 use crate::words::expected::Expected;
 
 /// So many subscriptions are taken out of the index in one turn, some 0.3 us each.

@@ -4,11 +4,8 @@ use codec::{Connack, Packet, Property, PropertyBuf, Reason, Version};
 use session::{LinkSettings, MemoryKind, NEVER, Rates, Will};
 
 use crate::Shard;
-use crate::durable::Durable;
 use crate::parts::client;
 use crate::parts::client::Client;
-use crate::parts::groups::Groups;
-use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::connect_request::ConnectRequest;
 use crate::{Ended, Event, Name, Quota, Scope, admission};
@@ -75,7 +72,7 @@ impl Shard {
         self.sessions.sequence = (self.sessions.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
         let sequence = self.sessions.sequence;
         let Some(client) = self.sessions.get_mut(slot) else { return };
-        client.charge_owner(&mut self.cx, &request);
+        client.charge_owner(&self.cx, &request);
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
         client.session.attach(settings, rates, self.cx.shared.seed, now_ms);
         if let Some(link) = client.session.link_mut() {

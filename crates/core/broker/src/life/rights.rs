@@ -2,10 +2,7 @@
 
 use crate::Name;
 use crate::Shard;
-use crate::parts::groups::Groups;
-use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
-use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::options;
 use crate::words::rules::Rules;

@@ -3,12 +3,35 @@
 
 use std::ops::Range;
 
+use crate::Shard;
 use crate::parts::client::Client;
 use crate::parts::sessions::{LoadWalk, Sessions};
-use crate::state::Context;
 
 /// Clients that are looked at in one go. A shard with more shows what was some seconds ago.
 const LOOKS_MAX: u32 = 5_000;
+
+impl Shard {
+    /// Walks on; at the end the metrics get what was found.
+    pub(crate) fn look_at_load(&mut self) {
+        let slots_end = self.sessions.slots_end();
+        let mut walk = std::mem::take(&mut self.sessions.load_walk);
+        let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
+        for slot in walk.next_slot..end {
+            if let Some(client) = self.sessions.get(slot) {
+                walk.queued += client.queued();
+                walk.in_flight += u64::from(client.session.outgoing.in_flight());
+            }
+        }
+        walk.next_slot = end;
+        self.cx.metrics.topic_filters.set(self.sessions.router.filter_count() as u64);
+        if end == slots_end {
+            self.cx.metrics.queued.set(walk.queued);
+            self.cx.metrics.in_flight.set(walk.in_flight);
+            walk = LoadWalk::default();
+        }
+        self.sessions.load_walk = walk;
+    }
+}
 
 impl Client {
     /// Deliveries that wait for a place in the window.
@@ -30,26 +53,5 @@ impl Sessions {
         let begin = if self.next_unsent < slots_end { self.next_unsent } else { 0 };
         self.next_unsent = slots_end.min(begin.saturating_add(looks_max));
         begin..self.next_unsent
-    }
-
-    /// Walks on; at the end the metrics get what was found.
-    pub(crate) fn look_at_load(&mut self, cx: &Context) {
-        let slots_end = self.slots_end();
-        let mut walk = std::mem::take(&mut self.load_walk);
-        let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
-        for slot in walk.next_slot..end {
-            if let Some(client) = self.get(slot) {
-                walk.queued += client.queued();
-                walk.in_flight += u64::from(client.session.outgoing.in_flight());
-            }
-        }
-        walk.next_slot = end;
-        cx.metrics.topic_filters.set(self.router.filter_count() as u64);
-        if end == slots_end {
-            cx.metrics.queued.set(walk.queued);
-            cx.metrics.in_flight.set(walk.in_flight);
-            walk = LoadWalk::default();
-        }
-        self.load_walk = walk;
     }
 }

@@ -3,6 +3,7 @@
 use codec::{Publish, QoS, Reason};
 use session::{MemoryKind, Message};
 
+use crate::Shard;
 use crate::durable::{Durable, OWNER_BYTES_MAX};
 use crate::parts::client::{Client, topic_of};
 use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
@@ -16,51 +17,54 @@ use crate::{Name, Scope, WhenFull};
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
 const FACT_BYTES_MAX: usize = 1024 + OWNER_BYTES_MAX;
 
-impl Sessions {
+impl Shard {
+    /// The shards that may have to write this message down, a bit for each.
+    fn keepers_of(&mut self, message: &Message) -> u64 {
+        let topic = Name::topic_of(message);
+        let mut keepers = self.sessions.router.interested(topic).promises;
+        if !self.sessions.streams_for(message).is_empty() {
+            keepers |= 1 << self.cx.id;
+        }
+        if message.retain() && !frees_room(message) {
+            keepers |= 1 << self.cx.shared.shard_of_topic(Name::of(message));
+        }
+        if message.qos() != QoS::AtMostOnce {
+            keepers |= self.sessions.router.homes_of_kept_groups(&mut self.cx, &self.groups, topic);
+        }
+        keepers
+    }
+
     /// Why a message cannot be written where it has to be, as far as the shards there have said.
     /// `here`: the bit of this shard, if it writes it whoever the recipients are.
     #[inline(always)]
-    pub(crate) fn lacks_disk_for(
-        &mut self,
-        cx: &mut Context,
-        durable: &Durable,
-        groups: &Groups,
-        message: &Message,
-        here: u64,
-    ) -> Option<Reason> {
-        if !durable.has_journal() {
+    pub(crate) fn lacks_disk_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
+        if !self.durable.has_journal() {
             return None;
         }
-        self.lacks_journal_for(cx, groups, message, here)
+        self.lacks_journal_for(message, here)
     }
 
     #[inline(never)]
-    fn lacks_journal_for(
-        &mut self,
-        cx: &mut Context,
-        groups: &Groups,
-        message: &Message,
-        here: u64,
-    ) -> Option<Reason> {
-        if self.is_over_log_limit(message) && (here | self.keepers_of(cx, groups, message)) != 0 {
-            self.count_journal_refusal(message);
+    fn lacks_journal_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
+        if self.sessions.is_over_log_limit(message) && (here | self.keepers_of(message)) != 0 {
+            self.sessions.count_journal_refusal(message);
             return Some(Reason::QUOTA_EXCEEDED);
         }
-        let journals = cx.shared.journals();
+        let journals = self.cx.shared.journals();
         if journals.full | journals.poisoned | journals.tight == 0
-            || message.level() == 0 && self.streams_for(message).is_empty()
+            || message.level() == 0 && self.sessions.streams_for(message).is_empty()
         {
             return None;
         }
         let is_clear = frees_room(message);
-        let lacking = match self.owner_of(message) {
+        let lacking = match self.sessions.owner_of(message) {
             // Who could wait has waited (`wait_for_disk_ms`). Who has gone cannot.
             Some(owner) if journals.tight != 0 && !is_clear => {
-                cx.shared.journals_lacking(journals.tight, owner, message.heap_bytes() as u64)
+                self.cx.shared.journals_lacking(journals.tight, owner, message.heap_bytes() as u64)
             }
             _ => 0,
         };
-        let keepers = here | self.keepers_of(cx, groups, message);
+        let keepers = here | self.keepers_of(message);
         // What clears a topic frees room, and may use what is reserved for that.
         let full = if is_clear { 0 } else { journals.full | lacking };
         match keepers {
@@ -70,6 +74,25 @@ impl Sessions {
         }
     }
 
+    /// Does the owner of a will use too much of a journal that would have to store it? No client
+    /// can be paused for it, or get a refusal.
+    pub(crate) fn lacks_share_for(&mut self, will: &Message) -> bool {
+        let tight = self.cx.shared.journals().tight;
+        if self.durable.has_journal() && self.sessions.is_over_log_limit(will) {
+            self.sessions.count_journal_refusal(will);
+            return true;
+        }
+        if !self.durable.has_journal() || tight == 0 || will.level() == 0 || frees_room(will) {
+            return false;
+        }
+        let bytes = will.heap_bytes() as u64;
+        let lacking =
+            self.sessions.owner_of(will).map(|p| self.cx.shared.journals_lacking(tight, p, bytes));
+        lacking.is_some_and(|lacking| lacking & self.keepers_of(will) != 0)
+    }
+}
+
+impl Sessions {
     /// Has its namespace as much in the journals as it is limited to?
     pub(crate) fn is_over_log_limit(&mut self, message: &Message) -> bool {
         let bytes = message.heap_bytes() as u64;
@@ -83,44 +106,6 @@ impl Sessions {
         if let Some(owner) = self.owner_of(message) {
             owner.count_refusal(MemoryKind::Logged, message.heap_bytes() as u64);
         }
-    }
-
-    /// Does the owner of a will use too much of a journal that would have to store it? No client
-    /// can be paused for it, or get a refusal.
-    pub(crate) fn lacks_share_for(
-        &mut self,
-        cx: &mut Context,
-        durable: &Durable,
-        groups: &Groups,
-        will: &Message,
-    ) -> bool {
-        let tight = cx.shared.journals().tight;
-        if durable.has_journal() && self.is_over_log_limit(will) {
-            self.count_journal_refusal(will);
-            return true;
-        }
-        if !durable.has_journal() || tight == 0 || will.level() == 0 || frees_room(will) {
-            return false;
-        }
-        let bytes = will.heap_bytes() as u64;
-        let lacking = self.owner_of(will).map(|p| cx.shared.journals_lacking(tight, p, bytes));
-        lacking.is_some_and(|lacking| lacking & self.keepers_of(cx, groups, will) != 0)
-    }
-
-    /// The shards that may have to write this message down, a bit for each.
-    fn keepers_of(&mut self, cx: &mut Context, groups: &Groups, message: &Message) -> u64 {
-        let topic = Name::topic_of(message);
-        let mut keepers = self.router.interested(topic).promises;
-        if !self.streams_for(message).is_empty() {
-            keepers |= 1 << cx.id;
-        }
-        if message.retain() && !frees_room(message) {
-            keepers |= 1 << cx.shared.shard_of_topic(Name::of(message));
-        }
-        if message.qos() != QoS::AtMostOnce {
-            keepers |= self.router.homes_of_kept_groups(cx, groups, topic);
-        }
-        keepers
     }
 }
 

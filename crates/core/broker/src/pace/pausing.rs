@@ -5,13 +5,36 @@ use std::sync::Arc;
 use codec::{Publish, QoS};
 use session::{LARGE_BYTES_MIN, Message, NEVER};
 
+use crate::Shard;
 use crate::parts::client::{Client, topic_of};
 use crate::parts::flow::{RECHECK_MS, SCANNED_MAX};
 use crate::parts::router::Router;
-use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::{Mail, Name, SessionKey};
+
+impl Shard {
+    /// Ends pauses that nobody needs any more: subscribers are gone, or do not read.
+    pub(crate) fn check_pauses(&mut self) {
+        let now_ms = self.cx.now_ms;
+        if now_ms < self.cx.flow.pauses.look_ms {
+            return;
+        }
+        let mut look_ms = NEVER;
+        let pauses = self.cx.flow.pauses.list.iter().filter(|pause| !pause.filters.is_empty());
+        let own = pauses.map(|pause| pause.subscriber).filter(|key| key.shard() == self.cx.id);
+        for subscriber in own.collect::<Vec<_>>() {
+            let client = self.sessions.at(subscriber);
+            let is_worth_it =
+                client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
+            match is_worth_it {
+                true => look_ms = now_ms + RECHECK_MS,
+                false => self.cx.resume_publishers(subscriber),
+            }
+        }
+        self.cx.flow.pauses.look_ms = look_ms;
+    }
+}
 
 impl Context {
     /// The next publisher for whom no pause stands any more.
@@ -69,29 +92,6 @@ impl Client {
 impl Context {
     pub(crate) fn on_pause(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
         self.flow.pauses.begin(subscriber, filter, bytes_min);
-    }
-}
-
-impl Sessions {
-    /// Ends pauses that nobody needs any more: subscribers are gone, or do not read.
-    pub(crate) fn check_pauses(&mut self, cx: &mut Context) {
-        let now_ms = cx.now_ms;
-        if now_ms < cx.flow.pauses.look_ms {
-            return;
-        }
-        let mut look_ms = NEVER;
-        let pauses = cx.flow.pauses.list.iter().filter(|pause| !pause.filters.is_empty());
-        let own = pauses.map(|pause| pause.subscriber).filter(|key| key.shard() == cx.id);
-        for subscriber in own.collect::<Vec<_>>() {
-            let client = self.at(subscriber);
-            let is_worth_it =
-                client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
-            match is_worth_it {
-                true => look_ms = now_ms + RECHECK_MS,
-                false => cx.resume_publishers(subscriber),
-            }
-        }
-        cx.flow.pauses.look_ms = look_ms;
     }
 }
 

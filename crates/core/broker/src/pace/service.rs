@@ -14,10 +14,9 @@ use codec::{Publish, QoS};
 use policy::{Action, Manner};
 use session::Will;
 
-use crate::durable::Durable;
+use crate::Shard;
 use crate::parts::client::{Client, topic_of};
 use crate::parts::notices::NoticeKind;
-use crate::parts::sessions::Sessions;
 use crate::parts::verdicts::{Act, Asked, Verdict};
 use crate::state::Context;
 use crate::words::access_question::{AccessQuestion, ServiceAnswer};
@@ -32,6 +31,21 @@ const LATE_MAX: u8 = 16;
 /// Answers about longer topics and filters are not remembered: such a topic is asked about each
 /// time.
 const TEXT_BYTES_MAX: usize = 1024;
+
+impl Shard {
+    /// The service has decided about the will of a connection that is there.
+    pub(crate) fn settle_will(&mut self, slot: u32, (will, allows): (Box<Will>, bool)) {
+        let Some(client) = self.sessions.get_mut(slot) else { return };
+        if !allows {
+            let manner = Manner { qos: will.qos as u8, retain: will.retain };
+            self.cx.metrics.publishes_denied.add(1);
+            return client.note_as(&mut self.cx, NoticeKind::Denied("will"), &will.topic, manner);
+        }
+        client.will = Some(will);
+        client.recharge();
+        self.durable.keep_later_will(&mut self.cx, &mut self.sessions, slot);
+    }
+}
 
 impl Client {
     /// May it subscribe, by the rules, and where they leave it open, by the service?
@@ -299,27 +313,6 @@ impl Client {
             asked.is_void = true;
         }
         self.recharge();
-    }
-}
-
-impl Sessions {
-    /// The service has decided about the will of a connection that is there.
-    pub(crate) fn settle_will(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        slot: u32,
-        (will, allows): (Box<Will>, bool),
-    ) {
-        let Some(client) = self.get_mut(slot) else { return };
-        if !allows {
-            let manner = Manner { qos: will.qos as u8, retain: will.retain };
-            cx.metrics.publishes_denied.add(1);
-            return client.note_as(cx, NoticeKind::Denied("will"), &will.topic, manner);
-        }
-        client.will = Some(will);
-        client.recharge();
-        durable.keep_later_will(cx, self, slot);
     }
 }
 

@@ -5,6 +5,7 @@ use policy::{Action, Identity, Manner};
 use session::{Inbound, Message, MessageParts, NEVER, Respondent};
 use topic::Interested;
 
+use crate::Shard;
 use crate::deliver::copies::{Delivered, Keeping, Routed};
 use crate::durable::{Durable, Promise, level_of};
 use crate::observe::spans::write_forwarded;
@@ -39,102 +40,308 @@ pub(crate) enum Checked {
     Invalid(Violation),
 }
 
-impl Sessions {
-    /// What no journal keeps is refused by none: it waits for nobody, and a repetition is known at
-    /// once.
-    pub(crate) fn is_awaited(
+impl Shard {
+    #[inline]
+    fn answer_publish(
         &mut self,
-        cx: &Context,
-        durable: &Durable,
-        message: &Message,
-    ) -> bool {
-        !durable.has_journal()
-            || message.level() > 0
-            || cx.shared.settings.rejects
-            || self.lacks_room_to_retain(cx, message)
-            || !self.streams_for(message).is_empty()
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+        asked: Option<&mut Asked>,
+    ) {
+        if publish.qos != QoS::AtMostOnce {
+            self.queue_answer(slot, publish, reason, asked);
+        }
+    }
+
+    fn answer_refused(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+    ) -> Result<Pace, Ended> {
+        self.answer_publish(slot, publish, reason, None);
+        self.sessions.after_refusal(slot)
     }
 
     #[inline]
     pub(crate) fn answer_routed(
         &mut self,
-        cx: &mut Context,
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
         (routed, asked): (&Routed, Option<&mut Asked>),
     ) -> Result<(), Ended> {
         if let Some(reason) = routed.refused {
-            return self.refuse_publish(cx, slot, publish, message, reason).map(drop);
+            return self.refuse_publish(slot, publish, message, reason).map(drop);
         }
         let reason = if routed.matched {
             Reason::SUCCESS
         } else {
-            cx.metrics.publishes_unmatched.add(1);
+            self.cx.metrics.publishes_unmatched.add(1);
             // A PUBREC only says that the message has come; subscribers are not its matter.
             match publish.qos {
                 QoS::ExactlyOnce => Reason::SUCCESS,
                 _ => Reason::NO_MATCHING_SUBSCRIBERS,
             }
         };
-        self.answer_publish(cx, slot, publish, reason, asked);
+        self.answer_publish(slot, publish, reason, asked);
         Ok(())
+    }
+
+    /// A QoS 2 publish comes again while the first has not reached everybody: this connection
+    /// waits for it, too.
+    pub(crate) fn await_handover(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
+        let kept = self.sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let serial = kept.and_then(|kept| kept.received(publish.packet_id)).map(|r| r.serial);
+        if let Some(serial) = serial {
+            self.durable.await_handover(serial, asked);
+        }
+    }
+
+    /// Not allowed: MQTT 5 clients get the reason, others get a success, as the standard has no
+    /// other word for them (MQTT-3.3.5-2 of 3.1.1 allows either this or closing). A name that is
+    /// reserved is well-formed and not accepted, which 0x90 says.
+    pub(crate) fn deny_publish(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        topic: &str,
+    ) -> Result<Pace, Ended> {
+        self.cx.metrics.publishes_denied.add(1);
+        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+        if let Some(client) = self.sessions.get_mut(slot).expected() {
+            client.note_as(&mut self.cx, NoticeKind::Denied("publish"), topic, manner);
+        }
+        let reason = match topic::reserved(topic) {
+            Some(_) => Reason::TOPIC_NAME_INVALID,
+            None => Reason::NOT_AUTHORIZED,
+        };
+        if reason == Reason::NOT_AUTHORIZED && self.cx.shared.settings.denied_ends {
+            return Err(Ended::Denied);
+        }
+        let reason = self.sessions.reason_for(slot, reason);
+        self.answer_publish(slot, publish, reason, None);
+        Ok(Pace::default())
+    }
+
+    /// What no journal keeps is refused by none: it waits for nobody, and a repetition is known at
+    /// once.
+    pub(crate) fn is_awaited(&mut self, message: &Message) -> bool {
+        !self.durable.has_journal()
+            || message.level() > 0
+            || self.cx.shared.settings.rejects
+            || self.sessions.lacks_room_to_retain(&self.cx, message)
+            || !self.sessions.streams_for(message).is_empty()
     }
 
     /// Is it a QoS 2 publish of a durable session? It is taken on in the journal first, and passed
     /// to the others when it is committed.
     #[inline]
-    pub(crate) fn is_taken_on(
-        &self,
-        cx: &Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        message: &Message,
-    ) -> bool {
+    pub(crate) fn is_taken_on(&self, slot: u32, publish: &Publish<'_>, message: &Message) -> bool {
         // With the retained store about full its home has to be asked first: what is taken on
         // cannot be refused any more.
         publish.qos == QoS::ExactlyOnce
             && message.level() > 0
-            && !self.lacks_room_to_retain(cx, message)
-            && !cx.shared.settings.rejects
-            && self.get(slot).is_some_and(|client| client.durable.is_some())
+            && !self.sessions.lacks_room_to_retain(&self.cx, message)
+            && !self.cx.shared.settings.rejects
+            && self.sessions.get(slot).is_some_and(|client| client.durable.is_some())
     }
 
     pub(crate) fn publish_taken(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &Groups,
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
     ) -> Result<Pace, Ended> {
-        let own = 1 << cx.id;
-        let lacks_disk = self.lacks_disk_for(cx, durable, groups, message, own);
-        let places = self.streams_for(message);
-        if let Some(reason) = lacks_disk.or_else(|| self.reason_of_full(&places)) {
-            return self.refuse_publish(cx, slot, publish, message, reason);
+        let own = 1 << self.cx.id;
+        let lacks_disk = self.lacks_disk_for(message, own);
+        let places = self.sessions.streams_for(message);
+        if let Some(reason) = lacks_disk.or_else(|| self.sessions.reason_of_full(&places)) {
+            return self.refuse_publish(slot, publish, message, reason);
         }
-        let mut asked = self.ask_for(slot, publish);
+        let mut asked = self.sessions.ask_for(slot, publish);
         let confirm = asked.as_mut().map(|asked| asked.ask(Respondent::HANDOVER));
         let message_for = (message, &places[..]);
-        let taken = durable.take_on(cx, self, slot, publish.packet_id, message_for, confirm);
+        let taken = self.durable.take_on(
+            &self.cx,
+            &mut self.sessions,
+            slot,
+            publish.packet_id,
+            message_for,
+            confirm,
+        );
         let serial = match taken {
             Ok(serial) => serial,
             Err(error) => {
                 let reason = reason_of(&error);
-                return self.refuse_publish(cx, slot, publish, message, reason);
+                return self.refuse_publish(slot, publish, message, reason);
             }
         };
-        if let Some(client) = self.get_mut(slot) {
+        if let Some(client) = self.sessions.get_mut(slot) {
             client.session.incoming.insert(publish.packet_id);
         }
-        let Delivered { mut pace, own, .. } = self.deliver_kept(cx, durable, message, serial);
-        self.queue_stored_answer(cx, slot, publish, asked.as_mut());
-        pace.slow_to(self.deliver_own(cx, durable, message, own));
+        let Delivered { mut pace, own, .. } =
+            self.sessions.deliver_kept(&mut self.cx, &mut self.durable, message, serial);
+        self.queue_stored_answer(slot, publish, asked.as_mut());
+        pace.slow_to(self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, own));
         Ok(pace)
     }
 
+    fn queue_answer(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+        asked: Option<&mut Asked>,
+    ) {
+        let awaited = asked.and_then(Asked::take_awaited);
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
+        self.cx.buffers.lend(client);
+        client.session.queue_answer(publish.qos, publish.packet_id, reason, awaited);
+        client.mark_dirty(&mut self.cx);
+    }
+
+    /// Owes the answer to a publish whose packet id counts as accepted already.
+    pub(crate) fn queue_stored_answer(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        asked: Option<&mut Asked>,
+    ) {
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
+        self.cx.buffers.lend(client);
+        let awaited = asked.and_then(Asked::take_awaited);
+        client.session.queue_stored_answer(publish.packet_id, awaited);
+        client.mark_dirty(&mut self.cx);
+    }
+
+    /// No room: refused with 0x97, or by closing the connection of a 3.1.1 client, which then sends
+    /// the message again.
+    pub(crate) fn refuse_publish(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        reason: Reason,
+    ) -> Result<Pace, Ended> {
+        if let Some(client) = self.sessions.get_mut(slot).expected() {
+            client.note_refused(&mut self.cx, message);
+        }
+        self.cx.note_span_refused(message, reason);
+        self.answer_refused(slot, publish, reason)
+    }
+
+    pub(crate) fn refuse_topic(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        violation: Violation,
+    ) -> Result<Pace, Ended> {
+        let is_v5 = self.sessions.get(slot).is_some_and(is_v5);
+        if is_v5 && publish.qos != QoS::AtMostOnce && violation.clause.is_empty() {
+            self.answer_publish(slot, publish, violation.reason, None);
+            return Ok(Pace::default());
+        }
+        Err(Ended::Violation(violation))
+    }
+
+    /// Nobody knows whether it is allowed: to say that it was taken would lose it.
+    pub(crate) fn refuse_unknown(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+    ) -> Result<Pace, Ended> {
+        self.cx.metrics.publishes_denied.add(1);
+        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
+        let reason = Reason::IMPLEMENTATION_SPECIFIC_ERROR;
+        self.cx.note_span_refused(message, reason);
+        if let Some(client) = self.sessions.get_mut(slot).expected() {
+            client.note_as(&mut self.cx, NoticeKind::Denied("publish"), message.topic(), manner);
+            self.cx.buffers.lend(client);
+            client.session.queue_refusal(publish.qos, publish.packet_id, reason);
+            client.mark_dirty(&mut self.cx);
+        }
+        self.sessions.after_refusal(slot)
+    }
+
+    /// Subscribers here have had the older ones; the others get the message behind them.
+    #[cold]
+    pub(crate) fn route_behind(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+    ) -> Routed {
+        let mut routed = Routed::default();
+        if asked.is_some()
+            && let Some(reason) = self.lacks_disk_for(message, 0)
+        {
+            routed.refused = Some(reason);
+            return routed;
+        }
+        let stored = match self.store_in_streams(message, asked.as_deref_mut()) {
+            Ok(stored) => stored,
+            Err(reason) => {
+                routed.refused = Some(reason);
+                return routed;
+            }
+        };
+        let mut audience =
+            self.sessions.router.audience(Name::topic_of(message), &mut self.cx.flow.work);
+        let asked_here = (asked.as_deref_mut(), stored);
+        let is_taken = self.route_here(message, &mut audience, asked_here, &mut routed);
+        let has_others = audience.interested().wants & !(1 << self.cx.id) != 0;
+        let goes_on = has_others || !audience.groups().is_empty();
+        self.sessions.router.keep(audience);
+        if !is_taken {
+            return routed;
+        }
+        routed.matched |= goes_on;
+        if goes_on || message.retain() {
+            self.durable.wait_in_line(&self.cx, &mut self.sessions, slot, message, asked, false);
+        }
+        routed
+    }
+
+    /// The way of a message to the subscribers here. False: it is refused.
+    #[inline(always)]
+    pub(crate) fn route_here(
+        &mut self,
+        message: &Message,
+        audience: &mut Audience,
+        (asked, stored): (Option<&mut Asked>, InStreams),
+        routed: &mut Routed,
+    ) -> bool {
+        routed.matched |= stored.has_any;
+        let keeping = match stored.serial {
+            Some(serial) => Keeping::Kept(serial),
+            None => Keeping::of_published(asked.as_deref()),
+        };
+        let delivered = self.sessions.deliver_to_all(
+            &mut self.cx,
+            &mut self.durable,
+            message,
+            audience.subscriptions(),
+            keeping,
+        );
+        routed.matched |= delivered.matched;
+        routed.pace.slow_to(delivered.pace);
+        routed.own = delivered.own;
+        if delivered.refused.is_some() {
+            routed.refused = delivered.refused;
+            return false;
+        }
+        if let (Some(position), Some(asked)) = (delivered.kept, asked) {
+            let confirm = asked.ask(Respondent::OWN_JOURNAL);
+            self.durable.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
+        true
+    }
+}
+
+impl Sessions {
     /// Delivers to the subscribers here what is in the journal.
     pub(crate) fn deliver_kept(
         &mut self,
@@ -148,37 +355,6 @@ impl Sessions {
         let delivered = self.deliver_to_all(cx, durable, message, found, keeping);
         self.router.keep(audience);
         delivered
-    }
-
-    /// Owes the answer to a publish whose packet id counts as accepted already.
-    pub(crate) fn queue_stored_answer(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        asked: Option<&mut Asked>,
-    ) {
-        let Some(client) = self.get_mut(slot).expected() else { return };
-        cx.buffers.lend(client);
-        let awaited = asked.and_then(Asked::take_awaited);
-        client.session.queue_stored_answer(publish.packet_id, awaited);
-        client.mark_dirty(cx);
-    }
-
-    /// A QoS 2 publish comes again while the first has not reached everybody: this connection
-    /// waits for it, too.
-    pub(crate) fn await_handover(
-        &self,
-        durable: &mut Durable,
-        slot: u32,
-        publish: &Publish<'_>,
-        asked: &mut Asked,
-    ) {
-        let kept = self.get(slot).and_then(|client| client.durable.as_ref());
-        let serial = kept.and_then(|kept| kept.received(publish.packet_id)).map(|r| r.serial);
-        if let Some(serial) = serial {
-            durable.await_handover(serial, asked);
-        }
     }
 
     /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
@@ -217,126 +393,6 @@ impl Sessions {
         }))
     }
 
-    #[inline]
-    fn answer_publish(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        reason: Reason,
-        asked: Option<&mut Asked>,
-    ) {
-        if publish.qos != QoS::AtMostOnce {
-            self.queue_answer(cx, slot, publish, reason, asked);
-        }
-    }
-
-    fn queue_answer(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        reason: Reason,
-        asked: Option<&mut Asked>,
-    ) {
-        let awaited = asked.and_then(Asked::take_awaited);
-        let Some(client) = self.get_mut(slot).expected() else { return };
-        cx.buffers.lend(client);
-        client.session.queue_answer(publish.qos, publish.packet_id, reason, awaited);
-        client.mark_dirty(cx);
-    }
-
-    /// Not allowed: MQTT 5 clients get the reason, others get a success, as the standard has no
-    /// other word for them (MQTT-3.3.5-2 of 3.1.1 allows either this or closing). A name that is
-    /// reserved is well-formed and not accepted, which 0x90 says.
-    pub(crate) fn deny_publish(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        topic: &str,
-    ) -> Result<Pace, Ended> {
-        cx.metrics.publishes_denied.add(1);
-        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        if let Some(client) = self.get_mut(slot).expected() {
-            client.note_as(cx, NoticeKind::Denied("publish"), topic, manner);
-        }
-        let reason = match topic::reserved(topic) {
-            Some(_) => Reason::TOPIC_NAME_INVALID,
-            None => Reason::NOT_AUTHORIZED,
-        };
-        if reason == Reason::NOT_AUTHORIZED && cx.shared.settings.denied_ends {
-            return Err(Ended::Denied);
-        }
-        let reason = self.reason_for(slot, reason);
-        self.answer_publish(cx, slot, publish, reason, None);
-        Ok(Pace::default())
-    }
-
-    pub(crate) fn refuse_topic(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        violation: Violation,
-    ) -> Result<Pace, Ended> {
-        let is_v5 = self.get(slot).is_some_and(is_v5);
-        if is_v5 && publish.qos != QoS::AtMostOnce && violation.clause.is_empty() {
-            self.answer_publish(cx, slot, publish, violation.reason, None);
-            return Ok(Pace::default());
-        }
-        Err(Ended::Violation(violation))
-    }
-
-    /// No room: refused with 0x97, or by closing the connection of a 3.1.1 client, which then sends
-    /// the message again.
-    pub(crate) fn refuse_publish(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        message: &Message,
-        reason: Reason,
-    ) -> Result<Pace, Ended> {
-        if let Some(client) = self.get_mut(slot).expected() {
-            client.note_refused(cx, message);
-        }
-        cx.note_span_refused(message, reason);
-        self.answer_refused(cx, slot, publish, reason)
-    }
-
-    /// Nobody knows whether it is allowed: to say that it was taken would lose it.
-    pub(crate) fn refuse_unknown(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        message: &Message,
-    ) -> Result<Pace, Ended> {
-        cx.metrics.publishes_denied.add(1);
-        let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
-        let reason = Reason::IMPLEMENTATION_SPECIFIC_ERROR;
-        cx.note_span_refused(message, reason);
-        if let Some(client) = self.get_mut(slot).expected() {
-            client.note_as(cx, NoticeKind::Denied("publish"), message.topic(), manner);
-            cx.buffers.lend(client);
-            client.session.queue_refusal(publish.qos, publish.packet_id, reason);
-            client.mark_dirty(cx);
-        }
-        self.after_refusal(slot)
-    }
-
-    fn answer_refused(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        publish: &Publish<'_>,
-        reason: Reason,
-    ) -> Result<Pace, Ended> {
-        self.answer_publish(cx, slot, publish, reason, None);
-        self.after_refusal(slot)
-    }
-
     /// Clients of 3.1.1 are disconnected when the publishes before have been answered, and so are
     /// publishers of QoS 2 on a log that is out of service.
     fn after_refusal(&mut self, slot: u32) -> Result<Pace, Ended> {
@@ -354,80 +410,6 @@ impl Sessions {
             Some(client) if is_v5(client) => reason,
             _ => Reason::SUCCESS,
         }
-    }
-
-    /// Subscribers here have had the older ones; the others get the message behind them.
-    #[cold]
-    pub(crate) fn route_behind(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &Groups,
-        slot: u32,
-        message: &Message,
-        mut asked: Option<&mut Asked>,
-    ) -> Routed {
-        let mut routed = Routed::default();
-        if asked.is_some()
-            && let Some(reason) = self.lacks_disk_for(cx, durable, groups, message, 0)
-        {
-            routed.refused = Some(reason);
-            return routed;
-        }
-        let stored = match self.store_in_streams(cx, durable, message, asked.as_deref_mut()) {
-            Ok(stored) => stored,
-            Err(reason) => {
-                routed.refused = Some(reason);
-                return routed;
-            }
-        };
-        let mut audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
-        let asked_here = (asked.as_deref_mut(), stored);
-        let is_taken =
-            self.route_here(cx, durable, message, &mut audience, asked_here, &mut routed);
-        let has_others = audience.interested().wants & !(1 << cx.id) != 0;
-        let goes_on = has_others || !audience.groups().is_empty();
-        self.router.keep(audience);
-        if !is_taken {
-            return routed;
-        }
-        routed.matched |= goes_on;
-        if goes_on || message.retain() {
-            durable.wait_in_line(cx, self, slot, message, asked, false);
-        }
-        routed
-    }
-
-    /// The way of a message to the subscribers here. False: it is refused.
-    #[inline(always)]
-    pub(crate) fn route_here(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        message: &Message,
-        audience: &mut Audience,
-        (asked, stored): (Option<&mut Asked>, InStreams),
-        routed: &mut Routed,
-    ) -> bool {
-        routed.matched |= stored.has_any;
-        let keeping = match stored.serial {
-            Some(serial) => Keeping::Kept(serial),
-            None => Keeping::of_published(asked.as_deref()),
-        };
-        let delivered =
-            self.deliver_to_all(cx, durable, message, audience.subscriptions(), keeping);
-        routed.matched |= delivered.matched;
-        routed.pace.slow_to(delivered.pace);
-        routed.own = delivered.own;
-        if delivered.refused.is_some() {
-            routed.refused = delivered.refused;
-            return false;
-        }
-        if let (Some(position), Some(asked)) = (delivered.kept, asked) {
-            let confirm = asked.ask(Respondent::OWN_JOURNAL);
-            durable.promise(position, level_of(message.level()), Promise::Confirm(confirm));
-        }
-        true
     }
 
     /// The way of a message from the subscribers here to the groups and the other shards.

@@ -4,10 +4,10 @@ use codec::Reason;
 use session::{Message, Respondent};
 
 use crate::Name;
-use crate::durable::{Durable, Promise};
+use crate::Shard;
+use crate::durable::Promise;
 use crate::parts::sessions::Sessions;
 use crate::parts::stream_index::{Asking, Places};
-use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::reasons::reason_of;
 
@@ -20,13 +20,7 @@ pub(crate) struct InStreams {
     pub(crate) serial: Option<u64>,
 }
 
-impl Sessions {
-    /// The streams that want the message, by their places in the set.
-    #[inline]
-    pub(crate) fn streams_for(&mut self, message: &Message) -> Places {
-        self.router.streams_for(Name::topic_of(message), Asking::of(message))
-    }
-
+impl Shard {
     /// Writes the message for the streams that want it; its acknowledgement waits for that. Nothing
     /// else writes to streams: not mail from other shards, not what waits in a line, not what was
     /// taken on and is passed on.
@@ -35,30 +29,28 @@ impl Sessions {
     #[inline]
     pub(crate) fn store_in_streams(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         message: &Message,
         asked: Option<&mut Asked>,
     ) -> Result<InStreams, Reason> {
-        let mut places = self.streams_for(message);
+        let mut places = self.sessions.streams_for(message);
         if places.is_empty() {
             return Ok(InStreams::default());
         }
         match asked {
-            Some(asked) => match self.reason_of_full(&places) {
+            Some(asked) => match self.sessions.reason_of_full(&places) {
                 Some(reason) => Err(reason),
-                None => self.write_for_streams(cx, durable, message, &places, Some(asked)),
+                None => self.write_for_streams(message, &places, Some(asked)),
             },
             None => {
                 let all = places.len();
                 // Nobody can be refused: what there is no space for is lost, and counted.
-                let is_over_limit = self.is_over_log_limit(message);
-                places.retain(|place| !is_over_limit && !self.is_full(*place));
-                cx.metrics.stream_messages_unstored.add((all - places.len()) as u64);
+                let is_over_limit = self.sessions.is_over_log_limit(message);
+                places.retain(|place| !is_over_limit && !self.sessions.is_full(*place));
+                self.cx.metrics.stream_messages_unstored.add((all - places.len()) as u64);
                 if places.is_empty() {
                     return Ok(InStreams::default());
                 }
-                self.write_for_streams(cx, durable, message, &places, None)
+                self.write_for_streams(message, &places, None)
             }
         }
     }
@@ -66,38 +58,46 @@ impl Sessions {
     #[inline(never)]
     fn write_for_streams(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         message: &Message,
         places: &[u32],
         asked: Option<&mut Asked>,
     ) -> Result<InStreams, Reason> {
-        let mut audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
+        let mut audience =
+            self.sessions.router.audience(Name::topic_of(message), &mut self.cx.flow.work);
         let found = audience.subscriptions();
         let is_refused = asked.is_some()
-            && cx.shared.settings.rejects
-            && self.anybody_refuses(cx, message, found);
+            && self.cx.shared.settings.rejects
+            && self.sessions.anybody_refuses(&mut self.cx, message, found);
         let written = match is_refused {
             true => Err(Reason::QUOTA_EXCEEDED),
-            false => durable
-                .keep_for_streams(cx, self, message, found, places)
+            false => self
+                .durable
+                .keep_for_streams(&self.cx, &self.sessions, message, found, places)
                 .map_err(|error| reason_of(&error)),
         };
-        self.router.keep(audience);
+        self.sessions.router.keep(audience);
         match (written, asked) {
             (Ok((serial, position, level)), asked) => {
                 if let Some(asked) = asked {
                     let confirm = asked.ask(Respondent::OWN_JOURNAL);
-                    durable.promise(position, level, Promise::Confirm(confirm));
+                    self.durable.promise(position, level, Promise::Confirm(confirm));
                 }
                 Ok(InStreams { has_any: true, serial })
             }
             (Err(reason), Some(_)) => Err(reason),
             (Err(_), None) => {
-                cx.metrics.stream_messages_unstored.add(places.len() as u64);
+                self.cx.metrics.stream_messages_unstored.add(places.len() as u64);
                 Ok(InStreams::default())
             }
         }
+    }
+}
+
+impl Sessions {
+    /// The streams that want the message, by their places in the set.
+    #[inline]
+    pub(crate) fn streams_for(&mut self, message: &Message) -> Places {
+        self.router.streams_for(Name::topic_of(message), Asking::of(message))
     }
 
     /// Why a stream that is full refuses a message.

@@ -26,29 +26,22 @@ impl Shard {
                 return Ok(Pace::default());
             }
             Checked::Deny(topic) => {
-                return self.sessions.deny_publish(&mut self.cx, slot, publish, &topic);
+                return self.deny_publish(slot, publish, &topic);
             }
             Checked::Invalid(violation) => {
-                return self.sessions.refuse_topic(&mut self.cx, slot, publish, violation);
+                return self.refuse_topic(slot, publish, violation);
             }
             Checked::Unknown(message) => {
-                return self.sessions.refuse_unknown(&mut self.cx, slot, publish, &message);
+                return self.refuse_unknown(slot, publish, &message);
             }
             Checked::Refuse(message) => {
                 let reason = Reason::QUOTA_EXCEEDED;
-                return self.sessions.refuse_publish(&mut self.cx, slot, publish, &message, reason);
+                return self.refuse_publish(slot, publish, &message, reason);
             }
         };
         let disk = self.durable.pace_of_disk();
-        let mut pace = match self.sessions.is_taken_on(&self.cx, slot, publish, &message) {
-            true => self.sessions.publish_taken(
-                &mut self.cx,
-                &mut self.durable,
-                &self.groups,
-                slot,
-                publish,
-                &message,
-            )?,
+        let mut pace = match self.is_taken_on(slot, publish, &message) {
+            true => self.publish_taken(slot, publish, &message)?,
             false => self.publish_now(slot, publish, &message)?,
         };
         pace.slow_to(disk);
@@ -69,34 +62,20 @@ impl Shard {
                 Ok(position) => undone = position,
                 Err(error) => {
                     let reason = reason_of(&error);
-                    return self.sessions.refuse_publish(
-                        &mut self.cx,
-                        slot,
-                        publish,
-                        message,
-                        reason,
-                    );
+                    return self.refuse_publish(slot, publish, message, reason);
                 }
             }
         }
         let mut asked = match publish.qos {
             QoS::AtMostOnce => None,
-            _ if self.sessions.is_awaited(&self.cx, &self.durable, message) => {
-                self.sessions.ask_for(slot, publish)
-            }
+            _ if self.is_awaited(message) => self.sessions.ask_for(slot, publish),
             _ => None,
         };
         let routed = self.route_in_turn(slot, message, asked.as_mut());
         if undone.is_some() && routed.refused.is_none() {
             self.durable.await_undone(undone, message, asked.as_mut());
         }
-        let answered = self.sessions.answer_routed(
-            &mut self.cx,
-            slot,
-            publish,
-            message,
-            (&routed, asked.as_mut()),
-        );
+        let answered = self.answer_routed(slot, publish, message, (&routed, asked.as_mut()));
         let Routed { mut pace, own, .. } = routed;
         if own.is_some() {
             pace.slow_to(self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, own));
@@ -113,17 +92,15 @@ impl Shard {
     ) {
         let mut asked = self.sessions.ask_for(slot, publish);
         if let Some(asked) = &mut asked {
-            self.sessions.await_handover(&mut self.durable, slot, publish, asked);
+            self.await_handover(slot, publish, asked);
             self.sessions.inherit(slot, publish, asked);
             asked.ask_again();
         }
         if let Some(message) = retained {
-            let asked = asked
-                .as_mut()
-                .filter(|_| self.sessions.is_awaited(&self.cx, &self.durable, message));
+            let asked = asked.as_mut().filter(|_| self.is_awaited(message));
             self.retain_again(slot, publish, message, asked);
         }
-        self.sessions.queue_stored_answer(&mut self.cx, slot, publish, asked.as_mut());
+        self.queue_stored_answer(slot, publish, asked.as_mut());
     }
 
     /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
@@ -178,14 +155,7 @@ impl Shard {
         asked: Option<&mut Asked>,
     ) -> Routed {
         if self.durable.would_overtake(&self.cx, &self.sessions, slot, message) {
-            return self.sessions.route_behind(
-                &mut self.cx,
-                &mut self.durable,
-                &self.groups,
-                slot,
-                message,
-                asked,
-            );
+            return self.route_behind(slot, message, asked);
         }
         self.route(message, asked)
     }
@@ -194,8 +164,7 @@ impl Shard {
     /// and the shards that may want it.
     pub(crate) fn route(&mut self, message: &Message, mut asked: Option<&mut Asked>) -> Routed {
         if asked.is_some()
-            && let Some(reason) =
-                self.sessions.lacks_disk_for(&mut self.cx, &self.durable, &self.groups, message, 0)
+            && let Some(reason) = self.lacks_disk_for(message, 0)
         {
             return Routed { refused: Some(reason), ..Routed::default() };
         }
@@ -211,14 +180,7 @@ impl Shard {
             }
             audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
         }
-        if self.sessions.route_here(
-            &mut self.cx,
-            &mut self.durable,
-            message,
-            &mut audience,
-            (asked.as_deref_mut(), stored),
-            &mut routed,
-        ) {
+        if self.route_here(message, &mut audience, (asked.as_deref_mut(), stored), &mut routed) {
             if !audience.groups().is_empty() {
                 let asked = asked.as_deref_mut();
                 self.sessions.route_to_groups(
@@ -254,12 +216,12 @@ impl Shard {
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) -> Option<InStreams> {
-        let Self { cx, sessions, durable, .. } = self;
-        let stored = sessions.store_in_streams(cx, durable, message, asked.as_deref_mut());
+        let stored = self.store_in_streams(message, asked.as_deref_mut());
         let stored = stored.inspect_err(|reason| routed.refused = Some(*reason)).ok()?;
         if message.retain() {
             let is_awaited = asked.is_some();
-            self.retained.retain(cx, sessions, durable, message, asked, routed);
+            let Self { cx, sessions, durable, retained, .. } = self;
+            retained.retain(cx, sessions, durable, message, asked, routed);
             if routed.refused.is_some() && is_awaited {
                 // The publisher is notified and sends it again: nobody is to get it twice.
                 return None;

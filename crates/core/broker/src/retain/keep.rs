@@ -3,6 +3,7 @@
 //! A page is asked for only when the subscriber has room for it, so that a subscription to a
 //! million retained messages neither floods its outbox nor holds up anybody else.
 
+use crate::Shard;
 use crate::durable::Durable;
 use crate::parts::retained::{PAGE_MESSAGES, Retained, has_wildcard};
 use crate::parts::sessions::Sessions;
@@ -31,6 +32,73 @@ use policy::Action;
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
 const CALM_BYTES_MAX: usize = 64 * 1024;
+
+impl Shard {
+    pub(crate) fn offer_retained(
+        &mut self,
+        slot: u32,
+        query: &RetainedQuery,
+        subscription: Subscription,
+        message: &Message,
+    ) {
+        let now_ms = self.cx.now_ms;
+        let Subscription { options: bits, identifier, .. } = subscription;
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
+        if message.is_expired(now_ms) {
+            return;
+        }
+        // A newer message on the topic has overtaken the page.
+        let is_stale = client.extras.as_ref().is_some_and(|extras| {
+            let fresh = extras.retained_fresh.iter();
+            let mut newer = fresh.filter(|(_, asks)| *asks >= query.ask);
+            newer.any(|(topic, _)| **topic == *message.topic())
+        });
+        // By the rules of now: they may have changed since the page was asked for.
+        let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
+        self.cx.flow.work.charge(client.grants.topic_units());
+        // MQTT-3.8.3-3: whatever session of the client ID has published it.
+        let is_own = bits & options::NO_LOCAL != 0 && message.author() == client.name().author();
+        if is_stale || is_denied || is_own {
+            return;
+        }
+        let terms = Terms {
+            identifiers: identifiers_of(identifier),
+            group: 0,
+            serial: 0,
+            qos: options::qos(bits).min(message.qos()),
+            // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
+            retain: true,
+        };
+        let mut terms = terms;
+        if client.journals_packet_id(terms.qos) {
+            terms = unlogged(terms);
+            if client.session.has_window() {
+                let message = message.clone();
+                return self.durable.dispatch_aside(
+                    &mut self.cx,
+                    client,
+                    Delivery { message, terms },
+                );
+            }
+        }
+        client.drop_expired(&mut self.cx);
+        let limits = client.limits.queue;
+        let sent = Sent { qos: terms.qos, payload_bytes: message.payload().len() };
+        let offered = client.session.offer_or_wait(message, terms, &limits, now_ms);
+        client.after_offer(&mut self.cx, sent, offered);
+    }
+
+    /// Removes some of the retained messages that have expired.
+    pub(crate) fn sweep_retained(&mut self) {
+        let now_ms = self.cx.now_ms;
+        for message in self.retained.look_for_expired(now_ms) {
+            if let Some(old) = self.retained.remove(Name::of(&message), &self.cx.effects) {
+                // It is expired in the next life, too, so nothing has to say so.
+                self.durable.release_place(old);
+            }
+        }
+    }
+}
 
 impl Retained {
     /// Sends a message to the home of its topic, which keeps it.
@@ -201,19 +269,6 @@ impl Retained {
 }
 
 impl Retained {
-    /// Removes some of the retained messages that have expired.
-    pub(crate) fn sweep_retained(&mut self, cx: &Context, durable: &mut Durable) {
-        let now_ms = cx.now_ms;
-        for message in self.look_for_expired(now_ms) {
-            if let Some(old) = self.remove(Name::of(&message), &cx.effects) {
-                // It is expired in the next life, too, so nothing has to say so.
-                durable.release_place(old);
-            }
-        }
-    }
-}
-
-impl Retained {
     /// Asks for the retained messages of a filter from the beginning.
     fn ask_retained(&mut self, cx: &mut Context, client: &mut Client, filter: &str) {
         let (subscriber, scope) = (client.key, client.scope);
@@ -243,60 +298,6 @@ impl Retained {
         let asked = AskedPage { number: query.page, filter: Some(query.filter.clone()) };
         client.extras().retained_asked.push(asked);
         cx.send(query.home, Mail::QueryRetained(Box::new(query)));
-    }
-}
-
-impl Sessions {
-    pub(crate) fn offer_retained(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        slot: u32,
-        query: &RetainedQuery,
-        subscription: Subscription,
-        message: &Message,
-    ) {
-        let now_ms = cx.now_ms;
-        let Subscription { options: bits, identifier, .. } = subscription;
-        let Some(client) = self.get_mut(slot).expected() else { return };
-        if message.is_expired(now_ms) {
-            return;
-        }
-        // A newer message on the topic has overtaken the page.
-        let is_stale = client.extras.as_ref().is_some_and(|extras| {
-            let fresh = extras.retained_fresh.iter();
-            let mut newer = fresh.filter(|(_, asks)| *asks >= query.ask);
-            newer.any(|(topic, _)| **topic == *message.topic())
-        });
-        // By the rules of now: they may have changed since the page was asked for.
-        let is_denied = !client.grants.allows(client.identity(), Action::Receive, message.topic());
-        cx.flow.work.charge(client.grants.topic_units());
-        // MQTT-3.8.3-3: whatever session of the client ID has published it.
-        let is_own = bits & options::NO_LOCAL != 0 && message.author() == client.name().author();
-        if is_stale || is_denied || is_own {
-            return;
-        }
-        let terms = Terms {
-            identifiers: identifiers_of(identifier),
-            group: 0,
-            serial: 0,
-            qos: options::qos(bits).min(message.qos()),
-            // MQTT-3.3.1-8: sent because of a subscription, so the flag is set.
-            retain: true,
-        };
-        let mut terms = terms;
-        if client.journals_packet_id(terms.qos) {
-            terms = unlogged(terms);
-            if client.session.has_window() {
-                let message = message.clone();
-                return durable.dispatch_aside(cx, client, Delivery { message, terms });
-            }
-        }
-        client.drop_expired(cx);
-        let limits = client.limits.queue;
-        let sent = Sent { qos: terms.qos, payload_bytes: message.payload().len() };
-        let offered = client.session.offer_or_wait(message, terms, &limits, now_ms);
-        client.after_offer(cx, sent, offered);
     }
 }
 

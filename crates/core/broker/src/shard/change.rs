@@ -3,16 +3,36 @@
 use codec::Reason;
 use session::{Message, MessageParts, NEVER};
 
+use crate::Shard;
 use crate::deliver::copies::Routed;
 use crate::durable::Durable;
 use crate::parts::client::Client;
-use crate::parts::retained::Retained;
-use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::command::{Publication, Whom};
 use crate::words::connect_request::address_of;
 use crate::{Scope, SessionKey};
+
+impl Shard {
+    /// Clears what an older version retained on a topic that no client may publish to. Nobody hears
+    /// of it: some clients end their connection over such a name.
+    pub(crate) fn clear_unheard(&mut self, message: &Message, asked: &mut Asked) -> Routed {
+        let mut routed = Routed::default();
+        if message.retain() && message.payload().is_empty() {
+            self.retained.retain(
+                &mut self.cx,
+                &mut self.sessions,
+                &mut self.durable,
+                message,
+                Some(asked),
+                &mut routed,
+            );
+        } else {
+            routed.refused = Some(Reason::TOPIC_NAME_INVALID);
+        }
+        routed
+    }
+}
 
 impl Whom {
     /// Only connected ones.
@@ -25,27 +45,6 @@ impl Whom {
                 address_of(&link.peer).is_some_and(|address| addresses.contains(&address))
             }
         }
-    }
-}
-
-impl Retained {
-    /// Clears what an older version retained on a topic that no client may publish to. Nobody hears
-    /// of it: some clients end their connection over such a name.
-    pub(crate) fn clear_unheard(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        durable: &mut Durable,
-        message: &Message,
-        asked: &mut Asked,
-    ) -> Routed {
-        let mut routed = Routed::default();
-        if message.retain() && message.payload().is_empty() {
-            self.retain(cx, sessions, durable, message, Some(asked), &mut routed);
-        } else {
-            routed.refused = Some(Reason::TOPIC_NAME_INVALID);
-        }
-        routed
     }
 }
 

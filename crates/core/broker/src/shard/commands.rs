@@ -69,18 +69,11 @@ impl Shard {
             }
             Command::Subscriptions { client_id, from, max } => {
                 let client = Name::new(scope, &**client_id);
-                Answer::Subscriptions(self.groups.look_at_subscriptions(
-                    &self.sessions,
-                    client,
-                    *from,
-                    rows_of(*max),
-                ))
+                Answer::Subscriptions(self.look_at_subscriptions(client, *from, rows_of(*max)))
             }
             Command::AllSubscriptions { from, max, wanted } => {
-                let (sessions, max) = (&self.sessions, rows_of(*max));
-                Answer::AllSubscriptions(
-                    self.groups.look_at_all_subscriptions(sessions, *from, max, wanted),
-                )
+                let (_sessions, max) = (&self.sessions, rows_of(*max));
+                Answer::AllSubscriptions(self.look_at_all_subscriptions(*from, max, wanted))
             }
             Command::Explain(question) => Answer::Explained(self.sessions.explain(scope, question)),
             Command::Levels { parent, after, max } => {
@@ -91,17 +84,10 @@ impl Shard {
             }
             Command::Receivers { topic, from, max } => {
                 let topic = Name::new(scope, &**topic);
-                Answer::Receivers(self.groups.look_at_receivers(
-                    &self.cx,
-                    &mut self.sessions,
-                    topic,
-                    *from,
-                    rows_of(*max),
-                ))
+                Answer::Receivers(self.look_at_receivers(topic, *from, rows_of(*max)))
             }
             Command::Groups { within, from, max } => {
-                let Self { cx, groups, durable, .. } = self;
-                Answer::Groups(groups.look_at_groups(cx, durable, *within, *from, rows_of(*max)))
+                Answer::Groups(self.look_at_groups(*within, *from, rows_of(*max)))
             }
             Command::Members { share, filter, from, max } => {
                 let group = GroupText::new(scope, share, filter);
@@ -184,13 +170,7 @@ impl Shard {
         });
         let routed = match crate::words::topics::is_published(&publication.topic) {
             true => self.route(&message, Some(&mut asked)),
-            false => self.retained.clear_unheard(
-                &mut self.cx,
-                &mut self.sessions,
-                &mut self.durable,
-                &message,
-                &mut asked,
-            ),
+            false => self.clear_unheard(&message, &mut asked),
         };
         let reason = match routed.refused {
             Some(reason) => reason,
@@ -245,8 +225,7 @@ impl Shard {
         }
         if swept.next.is_none() {
             self.cx.droppers.forget(scope);
-            let (found, cleared) =
-                self.retained.clear_some_retained(&mut self.cx, &mut self.durable, scope);
+            let (found, cleared) = self.clear_some_retained(scope);
             swept.found += found;
             // There may be more: the places of sessions are all looked at by now. What could not be
             // cleared is no reason to go on at once.

@@ -273,8 +273,7 @@ impl Shard {
         let mut message = Message::new(&parts);
         self.cx.metrics.wills.add(1);
         // Who is there gets it.
-        let is_unkept =
-            self.sessions.lacks_share_for(&mut self.cx, &self.durable, &self.groups, &message);
+        let is_unkept = self.lacks_share_for(&message);
         if is_unkept {
             if let Some(client) = self.sessions.get_mut(slot) {
                 client.note(&mut self.cx, NoticeKind::Refused, message.topic());
@@ -423,12 +422,11 @@ impl Shard {
         now_ms: u64,
     ) {
         self.cx.now_ms = now_ms;
-        let Self { cx, sessions, durable, .. } = self;
         // It may be another connection by now, or none.
-        let Some(client) = sessions.connected(slot, connection) else { return };
-        let Some(will) = client.take_verdict(cx, number, answer) else { return };
+        let Some(client) = self.sessions.connected(slot, connection) else { return };
+        let Some(will) = client.take_verdict(&mut self.cx, number, answer) else { return };
         if let Some(will) = will {
-            sessions.settle_will(cx, durable, slot, will);
+            self.settle_will(slot, will);
         }
         self.read_on(slot, connection);
         self.finish();

@@ -85,7 +85,7 @@ impl Shard {
                 self.on_retained_page(*query, &page, ends)
             }
             Mail::Join { group, member } => drop(groups.on_join(cx, sessions, &group, member)),
-            Mail::Leave { group, member } => groups.on_leave(cx, sessions, durable, group, member),
+            Mail::Leave { group, member } => self.on_leave(group, member),
             Mail::Offer { group, member, message, way } => {
                 groups.on_offer(cx, sessions, durable, &group, member, message, way);
             }
@@ -95,14 +95,14 @@ impl Shard {
             Mail::Seen { serial } => {
                 durable.skip_serials(serial);
             }
-            Mail::GroupDone { group, serial } => groups.on_group_done(durable, group, serial),
+            Mail::GroupDone { group, serial } => self.on_group_done(group, serial),
             Mail::GroupReturned { group, serial } => {
-                groups.on_group_returned(cx, durable, group, serial);
+                self.on_group_returned(group, serial);
             }
             Mail::GroupDenied { group, message, way } => {
-                groups.on_group_denied(cx, durable, &group, message, way);
+                self.on_group_denied(&group, message, way);
             }
-            Mail::Waiting { group, any } => groups.on_waiting(cx, durable, group, any),
+            Mail::Waiting { group, any } => self.on_waiting(group, any),
             Mail::Pull { group } => groups.drain_group(cx, durable, group),
             Mail::Online { group, member } => groups.on_online(group, member),
             Mail::AskGrant { from, bytes } => cx.effects.windows().note_asked(from, bytes),
@@ -149,9 +149,8 @@ impl Shard {
         };
         let subscription = self.sessions.subscription_to(slot, &query.filter);
         if let Some(subscription) = subscription.filter(|_| is_wanted) {
-            let Self { cx, sessions, durable, .. } = self;
             for message in messages {
-                sessions.offer_retained(cx, durable, slot, &query, subscription, message);
+                self.offer_retained(slot, &query, subscription, message);
             }
         }
         let Some(client) = self.sessions.get_mut(slot).expected() else { return };

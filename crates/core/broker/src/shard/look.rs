@@ -2,6 +2,7 @@
 
 use policy::{Action, ClientLocation, Grants, Identity};
 
+use crate::Shard;
 use crate::durable::Durable;
 use crate::life::connect::SEQUENCES_PER_MS;
 use crate::parts::client::Client;
@@ -9,7 +10,6 @@ use crate::parts::groups::Group;
 use crate::parts::groups::Groups;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
-use crate::state::Context;
 use crate::words::command::{
     Answer, Asker, ConnectionView, Explained, GroupView, MemberView, OwnedSubscription, PAGE_LOOKS,
     PAGE_ROWS, Page, Question, ReceiverView, SessionDetails, SessionView, SubscriptionPlace,
@@ -18,6 +18,144 @@ use crate::words::command::{
 use crate::words::member::Member;
 use crate::words::options;
 use crate::{GroupText, Name, Scope, SessionKey};
+
+impl Shard {
+    /// A look at a session counts as one at a subscription does.
+    pub(crate) fn look_at_all_subscriptions(
+        &mut self,
+        from: SubscriptionPlace,
+        max: u32,
+        wanted: &WantedSubscriptions,
+    ) -> Page<OwnedSubscription, SubscriptionPlace> {
+        let (mut rows, mut looks_left, mut place) = (Vec::new(), PAGE_LOOKS, from);
+        while place.slot < self.sessions.slots_end() {
+            let slot = place.slot;
+            looks_left = looks_left.saturating_sub(1);
+            let client = self.sessions.get(slot).filter(|client| wanted.admits(client));
+            let skipped = place.count as usize;
+            for listed in client.iter().flat_map(|it| it.subscriptions.iter()).skip(skipped) {
+                if looks_left == 0 || rows.len() >= max as usize {
+                    return Page::of(rows, Some(place));
+                }
+                (looks_left, place.count) = (looks_left - 1, place.count + 1);
+                if let Some(client) = client
+                    && wanted.admits_filter(self.sessions.router.text(listed.filter), &listed)
+                {
+                    let subscription = self.subscription_view(slot, listed);
+                    let (scope, client_id) = (client.scope, client.id.clone());
+                    rows.push(OwnedSubscription { scope, client_id, subscription });
+                }
+            }
+            place = SubscriptionPlace { slot: slot + 1, count: 0 };
+            if looks_left == 0 {
+                break;
+            }
+        }
+        Page::of(rows, (place.slot < self.sessions.slots_end()).then_some(place))
+    }
+
+    pub(crate) fn look_at_groups(
+        &self,
+        within: Option<Scope>,
+        from: u32,
+        max: u32,
+    ) -> Page<GroupView> {
+        let end = self.groups.numbers_end();
+        let mut rows = Vec::new();
+        let mut number = from;
+        let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
+        while number < looks_end && rows.len() < max as usize {
+            let group = self.groups.get(number);
+            let own = group.filter(|group| {
+                within.is_none_or(|scope| group.name.scope == scope)
+                    && self.cx.shared.shard_of_group(group.name.key) == self.cx.id
+            });
+            rows.extend(own.map(|group| group_view(&self.durable, group)));
+            number += 1;
+        }
+        Page::of(rows, (number < end).then_some(number))
+    }
+
+    /// Of groups only those are listed that have their home here, though all shards know all.
+    pub(crate) fn look_at_receivers(
+        &mut self,
+        topic: Name<'_>,
+        from: u32,
+        max: u32,
+    ) -> Page<ReceiverView> {
+        let mut rows = Vec::new();
+        let mut place = 0;
+        let (index, filters) = self.sessions.router.filters_of(topic.as_bytes());
+        let last = from.saturating_add(max);
+        for filter in filters {
+            let text = Name::of_key(index.text(*filter)).text();
+            let subscriptions = index.subscriptions(*filter);
+            let begin = (from.max(place) - place).min(subscriptions.len() as u32);
+            let end = (last.max(place) - place).min(subscriptions.len() as u32);
+            for subscription in &subscriptions[begin as usize..end as usize] {
+                let qos = options::qos(subscription.options) as u8;
+                let row = ReceiverView { filter: text.into(), qos, ..ReceiverView::default() };
+                rows.push((Some(subscription.subscriber), row));
+            }
+            place += subscriptions.len() as u32;
+            for number in index.groups(*filter) {
+                if (from..last).contains(&place)
+                    && let Some(group) = self.groups.get(*number)
+                    && self.cx.shared.shard_of_group(group.name.key) == self.cx.id
+                {
+                    rows.push((None, receiving(group)));
+                }
+                place += 1;
+            }
+        }
+        let rows = rows.into_iter().filter_map(|(slot, mut row)| {
+            let Some(slot) = slot else { return Some(row) };
+            let client = self.sessions.get(slot)?;
+            row.client_id = client.id.clone();
+            row.connected = client.is_connected();
+            row.allowed = client.grants.allows(client.identity(), Action::Receive, topic.text());
+            Some(row)
+        });
+        Page::of(rows.collect(), (place > last).then_some(last))
+    }
+
+    pub(crate) fn look_at_subscriptions(
+        &self,
+        client: Name<'_>,
+        from: u32,
+        max: u32,
+    ) -> Option<Page<SubscriptionView>> {
+        let slot = self.sessions.find(client)?;
+        let client = self.sessions.get(slot)?;
+        let count = client.subscriptions.len();
+        let listed = client.subscriptions.iter().skip(from as usize).take(max as usize);
+        let rows: Vec<_> = listed.map(|listed| self.subscription_view(slot, listed)).collect();
+        let next = from as usize + rows.len();
+        Some(Page::of(rows, (next < count).then_some(next as u32)))
+    }
+
+    fn subscription_view(&self, slot: u32, listed: Listed) -> SubscriptionView {
+        let group = listed.group.checked_sub(1).and_then(|number| self.groups.get(number));
+        let (bits, identifier) = match group {
+            Some(_) => self
+                .groups
+                .member_bits(listed.group - 1, self.sessions.key(slot))
+                .unwrap_or_default(),
+            None => {
+                let subscription = self.sessions.router.subscription(listed.filter, slot);
+                subscription.map_or((0, 0), |it| (it.options, it.identifier))
+            }
+        };
+        SubscriptionView {
+            filter: self.sessions.router.text(listed.filter).into(),
+            share: group.map(|group| group.name.share.clone()),
+            qos: options::qos(bits) as u8,
+            no_local: bits & options::NO_LOCAL != 0,
+            retain_as_published: bits & options::RETAIN_AS_PUBLISHED != 0,
+            identifier,
+        }
+    }
+}
 
 impl Sessions {
     pub(crate) fn look_at_sessions(
@@ -45,151 +183,6 @@ impl Sessions {
 }
 
 impl Groups {
-    pub(crate) fn look_at_subscriptions(
-        &self,
-        sessions: &Sessions,
-        client: Name<'_>,
-        from: u32,
-        max: u32,
-    ) -> Option<Page<SubscriptionView>> {
-        let slot = sessions.find(client)?;
-        let client = sessions.get(slot)?;
-        let count = client.subscriptions.len();
-        let listed = client.subscriptions.iter().skip(from as usize).take(max as usize);
-        let rows: Vec<_> =
-            listed.map(|listed| self.subscription_view(sessions, slot, listed)).collect();
-        let next = from as usize + rows.len();
-        Some(Page::of(rows, (next < count).then_some(next as u32)))
-    }
-
-    /// A look at a session counts as one at a subscription does.
-    pub(crate) fn look_at_all_subscriptions(
-        &self,
-        sessions: &Sessions,
-        from: SubscriptionPlace,
-        max: u32,
-        wanted: &WantedSubscriptions,
-    ) -> Page<OwnedSubscription, SubscriptionPlace> {
-        let (mut rows, mut looks_left, mut place) = (Vec::new(), PAGE_LOOKS, from);
-        while place.slot < sessions.slots_end() {
-            let slot = place.slot;
-            looks_left = looks_left.saturating_sub(1);
-            let client = sessions.get(slot).filter(|client| wanted.admits(client));
-            let skipped = place.count as usize;
-            for listed in client.iter().flat_map(|it| it.subscriptions.iter()).skip(skipped) {
-                if looks_left == 0 || rows.len() >= max as usize {
-                    return Page::of(rows, Some(place));
-                }
-                (looks_left, place.count) = (looks_left - 1, place.count + 1);
-                if let Some(client) = client
-                    && wanted.admits_filter(sessions.router.text(listed.filter), &listed)
-                {
-                    let subscription = self.subscription_view(sessions, slot, listed);
-                    let (scope, client_id) = (client.scope, client.id.clone());
-                    rows.push(OwnedSubscription { scope, client_id, subscription });
-                }
-            }
-            place = SubscriptionPlace { slot: slot + 1, count: 0 };
-            if looks_left == 0 {
-                break;
-            }
-        }
-        Page::of(rows, (place.slot < sessions.slots_end()).then_some(place))
-    }
-
-    fn subscription_view(
-        &self,
-        sessions: &Sessions,
-        slot: u32,
-        listed: Listed,
-    ) -> SubscriptionView {
-        let group = listed.group.checked_sub(1).and_then(|number| self.get(number));
-        let (bits, identifier) = match group {
-            Some(_) => self.member_bits(listed.group - 1, sessions.key(slot)).unwrap_or_default(),
-            None => {
-                let subscription = sessions.router.subscription(listed.filter, slot);
-                subscription.map_or((0, 0), |it| (it.options, it.identifier))
-            }
-        };
-        SubscriptionView {
-            filter: sessions.router.text(listed.filter).into(),
-            share: group.map(|group| group.name.share.clone()),
-            qos: options::qos(bits) as u8,
-            no_local: bits & options::NO_LOCAL != 0,
-            retain_as_published: bits & options::RETAIN_AS_PUBLISHED != 0,
-            identifier,
-        }
-    }
-
-    /// Of groups only those are listed that have their home here, though all shards know all.
-    pub(crate) fn look_at_receivers(
-        &self,
-        cx: &Context,
-        sessions: &mut Sessions,
-        topic: Name<'_>,
-        from: u32,
-        max: u32,
-    ) -> Page<ReceiverView> {
-        let mut rows = Vec::new();
-        let mut place = 0;
-        let (index, filters) = sessions.router.filters_of(topic.as_bytes());
-        let last = from.saturating_add(max);
-        for filter in filters {
-            let text = Name::of_key(index.text(*filter)).text();
-            let subscriptions = index.subscriptions(*filter);
-            let begin = (from.max(place) - place).min(subscriptions.len() as u32);
-            let end = (last.max(place) - place).min(subscriptions.len() as u32);
-            for subscription in &subscriptions[begin as usize..end as usize] {
-                let qos = options::qos(subscription.options) as u8;
-                let row = ReceiverView { filter: text.into(), qos, ..ReceiverView::default() };
-                rows.push((Some(subscription.subscriber), row));
-            }
-            place += subscriptions.len() as u32;
-            for number in index.groups(*filter) {
-                if (from..last).contains(&place)
-                    && let Some(group) = self.get(*number)
-                    && cx.shared.shard_of_group(group.name.key) == cx.id
-                {
-                    rows.push((None, receiving(group)));
-                }
-                place += 1;
-            }
-        }
-        let rows = rows.into_iter().filter_map(|(slot, mut row)| {
-            let Some(slot) = slot else { return Some(row) };
-            let client = sessions.get(slot)?;
-            row.client_id = client.id.clone();
-            row.connected = client.is_connected();
-            row.allowed = client.grants.allows(client.identity(), Action::Receive, topic.text());
-            Some(row)
-        });
-        Page::of(rows.collect(), (place > last).then_some(last))
-    }
-
-    pub(crate) fn look_at_groups(
-        &self,
-        cx: &Context,
-        durable: &Durable,
-        within: Option<Scope>,
-        from: u32,
-        max: u32,
-    ) -> Page<GroupView> {
-        let end = self.numbers_end();
-        let mut rows = Vec::new();
-        let mut number = from;
-        let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
-        while number < looks_end && rows.len() < max as usize {
-            let group = self.get(number);
-            let own = group.filter(|group| {
-                within.is_none_or(|scope| group.name.scope == scope)
-                    && cx.shared.shard_of_group(group.name.key) == cx.id
-            });
-            rows.extend(own.map(|group| group_view(durable, group)));
-            number += 1;
-        }
-        Page::of(rows, (number < end).then_some(number))
-    }
-
     pub(crate) fn look_at_members(
         &self,
         group: GroupText<'_>,

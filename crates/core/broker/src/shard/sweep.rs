@@ -3,13 +3,47 @@
 use codec::QoS;
 use session::{Message, MessageParts, NEVER};
 
-use crate::durable::Durable;
+use crate::Shard;
 use crate::parts::client::Client;
-use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
-use crate::state::Context;
 use crate::words::command::{PAGE_LOOKS, PAGE_ROWS, Swept};
 use crate::{Scope, SessionKey};
+
+impl Shard {
+    /// A page of those that have their home here: how many there were, and how many are cleared.
+    /// The others stay, as the journal cannot be told now; they are found again.
+    pub(crate) fn clear_some_retained(&mut self, scope: Scope) -> (u32, u32) {
+        let mut messages = Vec::new();
+        for filter in scope.filters() {
+            let rest = (PAGE_ROWS as usize).saturating_sub(messages.len());
+            if rest > 0 {
+                messages.extend(self.retained.page_of_key(&filter, rest));
+            }
+        }
+        let mut cleared = 0;
+        for message in &messages {
+            // Its level says whether it is in the journal.
+            let nothing = Message::new(&MessageParts {
+                topic: message.topic(),
+                properties: &[],
+                payload: &[],
+                qos: QoS::AtMostOnce,
+                retain: true,
+                expires_at_ms: NEVER,
+                publisher: SessionKey::NOBODY.as_u64(),
+                author: 0,
+                level: message.level(),
+                scope: scope.number(),
+            });
+            cleared += u32::from(
+                self.retained
+                    .keep_retained(&mut self.cx, &mut self.durable, &nothing, None, None)
+                    .is_ok(),
+            );
+        }
+        (messages.len() as u32, cleared)
+    }
+}
 
 impl Sessions {
     /// Those of one scope. Nobody deletes the default namespace.
@@ -40,42 +74,5 @@ impl Sessions {
         }
         let found = slots.len() as u32;
         (slots, Swept { found, next: (slot < end).then_some(slot) })
-    }
-}
-
-impl Retained {
-    /// A page of those that have their home here: how many there were, and how many are cleared.
-    /// The others stay, as the journal cannot be told now; they are found again.
-    pub(crate) fn clear_some_retained(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        scope: Scope,
-    ) -> (u32, u32) {
-        let mut messages = Vec::new();
-        for filter in scope.filters() {
-            let rest = (PAGE_ROWS as usize).saturating_sub(messages.len());
-            if rest > 0 {
-                messages.extend(self.page_of_key(&filter, rest));
-            }
-        }
-        let mut cleared = 0;
-        for message in &messages {
-            // Its level says whether it is in the journal.
-            let nothing = Message::new(&MessageParts {
-                topic: message.topic(),
-                properties: &[],
-                payload: &[],
-                qos: QoS::AtMostOnce,
-                retain: true,
-                expires_at_ms: NEVER,
-                publisher: SessionKey::NOBODY.as_u64(),
-                author: 0,
-                level: message.level(),
-                scope: scope.number(),
-            });
-            cleared += u32::from(self.keep_retained(cx, durable, &nothing, None, None).is_ok());
-        }
-        (messages.len() as u32, cleared)
     }
 }

@@ -71,7 +71,7 @@ impl Shard {
     /// part of a turn; false if there are none, or nothing is left of this one.
     pub fn read_line_on(&mut self, now_ms: u64) -> bool {
         self.cx.now_ms = now_ms;
-        let mut any = self.sessions.broadcast_on(&mut self.cx, &mut self.durable);
+        let mut any = self.broadcast_on();
         // Who has to wait on, for a broadcast that others are still to get, comes behind them.
         for _ in 0..self.cx.flow.work.line_len() {
             let Some((slot, connection)) = self.cx.flow.work.next_in_line() else { break };
@@ -141,15 +141,15 @@ impl Shard {
         self.read_mail_on();
         self.read_line_on(now_ms);
         self.tick_journal();
-        self.sessions.check_pauses(&mut self.cx);
+        self.check_pauses();
         if self.sweeps_at_ms <= now_ms {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
-            self.retained.sweep_retained(&self.cx, &mut self.durable);
+            self.sweep_retained();
             self.durable.fit_caches(&self.cx);
-            self.groups.offer_denied_again(&mut self.cx, &mut self.durable);
-            self.groups.drain_groups(&mut self.cx, &mut self.sessions, &mut self.durable);
+            self.offer_denied_again();
+            self.drain_groups();
             self.cx.report_shard_notices();
-            self.sessions.look_at_load(&self.cx);
+            self.look_at_load();
         }
         self.finish();
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use codec::QoS;
 use session::Message;
 
-use crate::durable::Durable;
+use crate::Shard;
 use crate::parts::groups::{Group, Groups};
 use crate::state::Context;
 use crate::words::expected::Expected;
@@ -22,6 +22,59 @@ const RETRIES_MAX: usize = 256;
 
 /// Of one group.
 const RETRIES_PER_GROUP_MAX: usize = 64;
+
+impl Shard {
+    /// The home's side, once a second.
+    pub(crate) fn offer_denied_again(&mut self) {
+        let mut keys = self.with_denied();
+        if keys.is_empty() {
+            return;
+        }
+        // None is always behind the others.
+        let first = self.cx.next_random() as usize % keys.len();
+        keys.rotate_left(first);
+        let mut left = RETRIES_MAX;
+        for key in keys {
+            left -= self.put_back_denied(key, left.min(RETRIES_PER_GROUP_MAX));
+            self.groups.drain_group(&mut self.cx, &mut self.durable, key);
+        }
+    }
+
+    /// The home's side.
+    pub(crate) fn on_group_denied(
+        &mut self,
+        name: &Arc<GroupName>,
+        message: Message,
+        way: GroupWay,
+    ) {
+        // The group may have ended while this was on its way.
+        let Some(number) = self.groups.number(name.key) else { return };
+        let Some(group) = self.groups.get_mut(number).expected() else { return };
+        if way.serial == 0 {
+            group.wait(way.number, message, true, self.cx.now_ms);
+            group.keep_to_limits(&mut self.cx, &self.durable);
+        } else {
+            self.durable.take_back(&mut self.cx, group, way.serial, true);
+        }
+    }
+
+    /// They stand with what waits for a member again.
+    fn put_back_denied(&mut self, key: u64, most: usize) -> usize {
+        let Some(group) = self.groups.by_key_mut(key).expected() else { return 0 };
+        self.cx.drop_group_expired(group);
+        let count = group.put_back_denied(most, self.cx.now_ms);
+        count + group.kept.map_or(0, |kept| self.durable.put_back_denied(kept, most - count))
+    }
+
+    /// The keys of those at home with messages that no member with room may have.
+    pub(crate) fn with_denied(&self) -> Vec<u64> {
+        let has_denied = |group: &&Group| {
+            !group.denied.is_empty() || group.kept.is_some_and(|kept| self.durable.has_denied(kept))
+        };
+        let groups = self.groups.places.iter().map(|(_, group)| group);
+        groups.filter(has_denied).map(|group| group.name.key).collect()
+    }
+}
 
 impl Groups {
     /// The member's side: nobody with room may have the message.
@@ -41,66 +94,5 @@ impl Groups {
         }
         let home = cx.shared.shard_of_group(name.key);
         cx.send(home, Mail::GroupDenied { group: name, message: message.clone(), way });
-    }
-
-    /// The home's side.
-    pub(crate) fn on_group_denied(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        name: &Arc<GroupName>,
-        message: Message,
-        way: GroupWay,
-    ) {
-        // The group may have ended while this was on its way.
-        let Some(number) = self.number(name.key) else { return };
-        let Some(group) = self.get_mut(number).expected() else { return };
-        if way.serial == 0 {
-            group.wait(way.number, message, true, cx.now_ms);
-            group.keep_to_limits(cx, durable);
-        } else {
-            durable.take_back(cx, group, way.serial, true);
-        }
-    }
-
-    /// The home's side, once a second.
-    pub(crate) fn offer_denied_again(&mut self, cx: &mut Context, durable: &mut Durable) {
-        let mut keys = self.with_denied(durable);
-        if keys.is_empty() {
-            return;
-        }
-        // None is always behind the others.
-        let first = cx.next_random() as usize % keys.len();
-        keys.rotate_left(first);
-        let mut left = RETRIES_MAX;
-        for key in keys {
-            left -= self.put_back_denied(cx, durable, key, left.min(RETRIES_PER_GROUP_MAX));
-            self.drain_group(cx, durable, key);
-        }
-    }
-
-    /// They stand with what waits for a member again.
-    fn put_back_denied(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        key: u64,
-        most: usize,
-    ) -> usize {
-        let Some(group) = self.by_key_mut(key).expected() else { return 0 };
-        cx.drop_group_expired(group);
-        let count = group.put_back_denied(most, cx.now_ms);
-        count + group.kept.map_or(0, |kept| durable.put_back_denied(kept, most - count))
-    }
-}
-
-impl Groups {
-    /// The keys of those at home with messages that no member with room may have.
-    pub(crate) fn with_denied(&self, durable: &Durable) -> Vec<u64> {
-        let has_denied = |group: &&Group| {
-            !group.denied.is_empty() || group.kept.is_some_and(|kept| durable.has_denied(kept))
-        };
-        let groups = self.places.iter().map(|(_, group)| group);
-        groups.filter(has_denied).map(|group| group.name.key).collect()
     }
 }

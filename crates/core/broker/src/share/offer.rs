@@ -17,6 +17,7 @@ use session::{
 use smallvec::SmallVec;
 use topic::FilterId;
 
+use crate::Shard;
 use crate::deliver::copies::identifiers_of;
 use crate::durable::Durable;
 use crate::parts::client::Client;
@@ -38,6 +39,59 @@ const HOPS_MAX: u8 = 3;
 
 /// How long messages wait for the first member of a group that is not known yet.
 const MEMBERLESS_MS: u64 = 2000;
+
+impl Shard {
+    /// All groups at home, for members that became free without anybody saying so.
+    pub(crate) fn drain_groups(&mut self) {
+        let now_ms = self.cx.now_ms;
+        for number in self.groups.forgettable(now_ms) {
+            self.groups.forget_group(&mut self.cx, &mut self.sessions, &mut self.durable, number);
+        }
+        for key in self.groups.waiting() {
+            self.groups.drain_group(&mut self.cx, &mut self.durable, key);
+        }
+    }
+
+    /// The home's side: a member has acknowledged what the journal keeps, or nobody may have it.
+    pub(crate) fn on_group_done(&mut self, key: u64, serial: u64) {
+        // As in `drain_group`.
+        if let Some(kept) = self.groups.kept(key) {
+            self.durable.on_group_done(kept, serial);
+        }
+    }
+
+    /// The home's side: a member could not take what the journal keeps, or has ended.
+    pub(crate) fn on_group_returned(&mut self, key: u64, serial: u64) {
+        // As in `drain_group`.
+        if let Some(group) = self.groups.by_key_mut(key)
+            && self.durable.take_back(&mut self.cx, group, serial, false)
+        {
+            group.drain(&mut self.cx, &mut self.durable);
+        }
+    }
+
+    pub(crate) fn on_leave(&mut self, key: u64, member: SessionKey) {
+        if let Some(number) = self.groups.number(key) {
+            self.groups.remove_member(
+                &mut self.cx,
+                &mut self.sessions,
+                &mut self.durable,
+                number,
+                member,
+            );
+        }
+    }
+
+    pub(crate) fn on_waiting(&mut self, key: u64, any: bool) {
+        // As in `drain_group`.
+        let Some(number) = self.groups.number(key) else { return };
+        let Some(group) = self.groups.get_mut(number).expected() else { return };
+        group.is_waiting = any;
+        if any && group.has_room_on(&mut self.cx) {
+            self.groups.pull(&mut self.cx, &mut self.durable, number);
+        }
+    }
+}
 
 impl Groups {
     /// A session of this shard subscribes. Returns what it lists then, and whether that is new.
@@ -170,19 +224,6 @@ impl Groups {
         cx.flow.work.charge_for(Task::Membership(cx.shared.shard_count));
         cx.send_to_others(&Mail::Leave { group: key, member });
         self.remove_member(cx, sessions, durable, number, member);
-    }
-
-    pub(crate) fn on_leave(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        durable: &mut Durable,
-        key: u64,
-        member: SessionKey,
-    ) {
-        if let Some(number) = self.number(key) {
-            self.remove_member(cx, sessions, durable, number, member);
-        }
     }
 
     fn remove_member(
@@ -496,30 +537,6 @@ impl Groups {
             }
         }
     }
-
-    /// The home's side: a member has acknowledged what the journal keeps, or nobody may have it.
-    pub(crate) fn on_group_done(&self, durable: &mut Durable, key: u64, serial: u64) {
-        // As in `drain_group`.
-        if let Some(kept) = self.kept(key) {
-            durable.on_group_done(kept, serial);
-        }
-    }
-
-    /// The home's side: a member could not take what the journal keeps, or has ended.
-    pub(crate) fn on_group_returned(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        key: u64,
-        serial: u64,
-    ) {
-        // As in `drain_group`.
-        if let Some(group) = self.by_key_mut(key)
-            && durable.take_back(cx, group, serial, false)
-        {
-            group.drain(cx, durable);
-        }
-    }
 }
 
 impl Group {
@@ -594,38 +611,6 @@ impl Group {
 }
 
 impl Groups {
-    /// All groups at home, for members that became free without anybody saying so.
-    pub(crate) fn drain_groups(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        durable: &mut Durable,
-    ) {
-        let now_ms = cx.now_ms;
-        for number in self.forgettable(now_ms) {
-            self.forget_group(cx, sessions, durable, number);
-        }
-        for key in self.waiting() {
-            self.drain_group(cx, durable, key);
-        }
-    }
-
-    pub(crate) fn on_waiting(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        key: u64,
-        any: bool,
-    ) {
-        // As in `drain_group`.
-        let Some(number) = self.number(key) else { return };
-        let Some(group) = self.get_mut(number).expected() else { return };
-        group.is_waiting = any;
-        if any && group.has_room_on(cx) {
-            self.pull(cx, durable, number);
-        }
-    }
-
     /// A member here may have room now: ask the homes of its groups for parked messages.
     pub(crate) fn pull_for(&mut self, cx: &mut Context, client: &Client, durable: &mut Durable) {
         if !client.load.as_ref().is_some_and(|load| load.is_available()) {
