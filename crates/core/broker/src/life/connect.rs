@@ -6,6 +6,7 @@ use session::{LinkSettings, MemoryKind, NEVER, Rates, Will};
 use crate::Shard;
 use crate::parts::client;
 use crate::parts::client::Client;
+use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::connect_request::ConnectRequest;
 use crate::{Ended, Event, Name, Quota, Scope, admission};
@@ -67,10 +68,7 @@ impl Shard {
         let rates = Rates { messages: limits.message_rate, bytes: limits.byte_rate };
         let username = request.proved_username();
         let grants = request.grants_by(&self.sessions.rules);
-        // Broker time does not go back from one process to the next; a client connects less often
-        // than that.
-        self.sessions.sequence = (self.sessions.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
-        let sequence = self.sessions.sequence;
+        let sequence = self.sessions.next_sequence(now_ms);
         let Some(client) = self.sessions.get_mut(slot) else { return };
         client.charge_owner(&self.cx, &request);
         let has_rules = session_present && !(client.grants.is_open() && grants.is_open());
@@ -126,6 +124,15 @@ impl Shard {
         if !fits {
             self.cx.doomed.push((slot, Ended::PacketLimitTooLow));
         }
+    }
+}
+
+impl Sessions {
+    /// Broker time does not go back from one process to the next; a client connects less often than
+    /// that.
+    fn next_sequence(&mut self, now_ms: u64) -> u64 {
+        self.sequence = (self.sequence + 1).max(now_ms * SEQUENCES_PER_MS);
+        self.sequence
     }
 }
 
