@@ -7,7 +7,6 @@ use topic::FilterId;
 
 use crate::Name;
 use crate::durable::Durable;
-use crate::durable::eras::is_assigned;
 use crate::durable::store::Loaded;
 use crate::parts::client::Client;
 use crate::parts::router::Router;
@@ -116,16 +115,14 @@ impl Durable {
         for listed in client.subscriptions.plain() {
             let Some(backlog) = store.backlogs.get(&listed.filter) else { continue };
             let list = &backlog.serials;
-            let eras = durable.eras_of(listed.filter);
             let subscription = router.subscription(listed.filter, client.key.slot());
-            let is_durable = subscription.is_some_and(|s| s.options & options::DURABLE != 0);
-            if !is_durable && eras.is_empty() {
+            if !subscription.is_some_and(|own| options::is_durable(own.options)) {
                 continue;
             }
-            let begin = list.partition_point(|serial| *serial <= durable.track.cursor());
-            let fresh = list.iter().skip(begin).filter(|serial| {
-                is_assigned(eras, **serial, is_durable) && !durable.track.contains(**serial)
-            });
+            let from = durable.track.cursor().max(durable.since(listed.filter));
+            let begin = list.partition_point(|serial| *serial <= from);
+            let fresh = list.iter().skip(begin);
+            let fresh = fresh.filter(|serial| !durable.track.contains(**serial));
             serials.extend(fresh.take(count).copied());
         }
         serials.sort_unstable();
@@ -206,7 +203,7 @@ impl Durable {
             self.dispatch(cx, client, delivery);
             return true;
         }
-        if client.has_lost_right(router, serial, &message) {
+        if client.has_lost_right(router, &message) {
             client.note_dropped(cx, Dropped::Denied);
         }
         if let (Some(store), Some(durable)) = (&mut self.store, &mut client.durable) {

@@ -12,7 +12,6 @@ use topic::{FilterId, Subscription};
 use crate::Name;
 use crate::deliver::copies::{Keeping, may_receive, terms_of};
 use crate::durable::Durable;
-use crate::durable::eras;
 use crate::durable::kept_sessions::KeptSession;
 use crate::durable::postponed::Postponed;
 use crate::durable::promise::Promise;
@@ -302,7 +301,7 @@ impl Durable {
         }
     }
 
-    /// How the session gets a message of its backlog, by the subscriptions it had when that came.
+    /// How the session gets a message of its backlog, by the subscriptions of now.
     pub(super) fn delivery_of(
         &self,
         client: &Client,
@@ -310,7 +309,7 @@ impl Durable {
         serial: u64,
         message: &Message,
     ) -> Option<Delivery> {
-        let own = client.own_subscriptions(router, serial, Name::of(message));
+        let own = client.own_subscriptions(router, Name::of(message));
         let mut terms = terms_of((message, message.traits()), &own, client)?;
         if self.store.as_ref().is_some_and(|store| store.is_unwritten(serial)) {
             terms.qos = terms.qos.min(QoS::AtLeastOnce);
@@ -361,23 +360,14 @@ impl Store {
 
 impl Client {
     /// Is a message that waited in the backlog still subscribed to, but not allowed any more?
-    pub(super) fn has_lost_right(
-        &self,
-        router: &mut Router,
-        serial: u64,
-        message: &Message,
-    ) -> bool {
-        let own = self.own_subscriptions(router, serial, Name::of(message));
+    pub(super) fn has_lost_right(&self, router: &mut Router, message: &Message) -> bool {
+        let own = self.own_subscriptions(router, Name::of(message));
         !own.is_empty() && !may_receive(self, message)
     }
 
-    /// Those that match the topic, as they were when the message with this serial came.
-    fn own_subscriptions(
-        &self,
-        router: &mut Router,
-        serial: u64,
-        topic: Name<'_>,
-    ) -> Vec<Subscription> {
+    /// Those that match the topic. What is still due by one of QoS 0 is so at QoS 1: it was
+    /// accepted, and must not be lost with a connection.
+    fn own_subscriptions(&self, router: &mut Router, topic: Name<'_>) -> Vec<Subscription> {
         let filters: Vec<FilterId> = if self.subscriptions.len() > OWN_FILTERS_MAX {
             router.filters_of(topic.as_bytes()).1.to_vec()
         } else {
@@ -385,11 +375,12 @@ impl Client {
             let plain = self.subscriptions.plain().map(|listed| listed.filter);
             plain.filter(|filter| topic::matches(router.key(*filter), &key)).collect()
         };
-        let as_it_was = |filter: &FilterId| {
-            let now = router.subscription(*filter, self.key.slot());
-            eras::at(self.eras_of(*filter), serial, now)
+        let of_now = |filter: &FilterId| {
+            let mut own = router.subscription(*filter, self.key.slot())?;
+            own.options |= u8::from(options::is_owed(own.options));
+            Some(own)
         };
-        filters.iter().filter_map(as_it_was).collect()
+        filters.iter().filter_map(of_now).collect()
     }
 }
 

@@ -7,11 +7,11 @@ use session::{Amount, Lifetimes, NEVER, QueueLimit, QueueLimits};
 use storage::{AppendError, Level, Position};
 
 use crate::durable::Durable;
-use crate::durable::eras::{Change, Eras};
 use crate::durable::handover::Received;
 use crate::durable::postponed::{Postponed, Unwritten, passes};
 use crate::durable::promise::Promise;
 use crate::durable::session_ends::End;
+use crate::durable::since::Since;
 use crate::durable::store::{Class, level_of};
 use crate::durable::track::Track;
 use crate::journal::{Fact, SessionOpened, Subscribed};
@@ -60,7 +60,7 @@ pub(super) struct Rare {
     pub(crate) will: RecordLocation,
     /// Bounded by the receive maximum.
     pub(crate) received: Vec<Received>,
-    pub(super) eras: Eras,
+    pub(super) since: Since,
     /// A mark for the topic of each publish of the client that is in the [`super::line`], in order.
     /// Bounded as that is.
     pub(super) in_line: VecDeque<u64>,
@@ -180,8 +180,7 @@ impl KeptSession {
     /// The serial from which a filter of the session counts: what is done is done, however often
     /// the client subscribes again.
     fn begin_of(&self, filter: topic::FilterId) -> u64 {
-        let since = self.rare.as_ref().map_or(0, |rare| rare.eras.not_before(filter));
-        since.max(self.track.floor())
+        self.since(filter).max(self.track.floor())
     }
 
     /// The position of the newest fact of its last CONNECT.
@@ -229,8 +228,13 @@ impl KeptSession {
         })
     }
 
-    fn shrink(&mut self) {
+    /// Gives back what is not needed any more.
+    pub(crate) fn shrink(&mut self) {
         self.track.shrink();
+        let floor = self.track.floor();
+        if let Some(rare) = &mut self.rare {
+            rare.since.forget_through(floor);
+        }
         if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
             self.rare = None;
         }
@@ -241,7 +245,7 @@ impl Rare {
     fn is_empty(&self) -> bool {
         !self.will.is_some()
             && self.received.is_empty()
-            && self.eras.is_empty()
+            && self.since.is_empty()
             && self.in_line.is_empty()
             && self.upcoming.is_empty()
             && self.lifetimes.is_empty()
@@ -415,14 +419,19 @@ impl Durable {
 
 impl Sessions {
     fn set_durable_bit(&mut self, slot: u32, listed: Listed) {
+        let subscription = self.router.subscription(listed.filter, slot).expected();
+        if subscription.is_some_and(|it| options::qos(it.options) != codec::QoS::AtMostOnce) {
+            self.set_owed(slot, listed);
+        }
+    }
+
+    /// What the journal has for the subscription is due, also if its QoS is 0 by now.
+    pub(super) fn set_owed(&mut self, slot: u32, listed: Listed) {
         let Some(mut subscription) = self.router.subscription(listed.filter, slot).expected()
         else {
             return;
         };
-        if options::qos(subscription.options) == codec::QoS::AtMostOnce {
-            return;
-        }
-        subscription.options |= options::DURABLE | options::PROMISES;
+        subscription.options |= options::KEPT;
         let key = self.router.key(listed.filter).to_owned();
         self.router.subscribe(Name::of_key(&key), subscription);
     }
@@ -451,19 +460,10 @@ impl Durable {
         old: Option<(u8, u32)>,
         granted: (u8, u32),
     ) -> Result<Option<Position>, Reason> {
+        let granted = self.replace_filter(sessions, slot, listed, old, granted);
         if old == Some(granted) && listed.place.is_some() {
             // It is written as it is; perhaps not committed yet.
             return Ok(Some(listed.place.position()));
-        }
-        match old {
-            None if !listed.is_shared() => self.begin_filter(sessions, slot, listed.filter),
-            None => {}
-            Some(old) => {
-                let changed = self.change_filter(sessions, slot, listed, text, old);
-                if changed.map_err(|error| reason_of(&error))? == Change::TooMany {
-                    return Err(Reason::QUOTA_EXCEEDED);
-                }
-            }
         }
         let kept = self.keep_subscription(sessions, slot, listed, text, granted);
         kept.map_err(|error| reason_of(&error))
@@ -484,7 +484,7 @@ impl Durable {
         let from_serial = durable.begin_of(listed.filter);
         let subscribed = Fact::Subscribed(Subscribed {
             session: durable.queue,
-            options: subscribe_options(bits).to_byte(),
+            options: options_byte(bits),
             identifier,
             serial: from_serial,
             filter,
@@ -494,6 +494,26 @@ impl Durable {
             store.release(std::mem::replace(known, place));
         }
         Ok(Some(place.position()))
+    }
+
+    /// Writes a subscription down again of which facts of earlier versions say more than its own.
+    pub(super) fn keep_again(
+        &mut self,
+        sessions: &mut Sessions,
+        session: QueueNumber,
+        filter: topic::FilterId,
+    ) {
+        // The session has ended, or has given the filter up.
+        let Some(slot) = sessions.find_queue(session) else { return };
+        let Some(own) = sessions.router.subscription(filter, slot) else { return };
+        let text = sessions.router.text(filter).to_owned();
+        let (listed, granted) = (Listed::new(filter, 0), (own.options, own.identifier));
+        let kept = self.keep_subscription(sessions, slot, listed, &text, granted);
+        if let (Err(error), Some(store)) = (kept, &mut self.store)
+            && passes(&error)
+        {
+            store.postponed.push(Postponed::Subscribed { session, filter });
+        }
     }
 
     /// The session gives a subscription up. Returns what its acknowledgement has to wait for.
@@ -578,21 +598,12 @@ impl Durable {
         self.promise(position, level, promise);
     }
 
-    /// Nothing has come for a while: gives back what is not needed any more.
-    pub(crate) fn shrink_session(&mut self, kept: &mut KeptSession) {
-        if let Some(store) = &mut self.store {
-            store.forget_old_eras(kept);
-        }
-        kept.shrink();
-    }
-
     /// The connection has ended: from now on the session's expiry runs.
     pub(crate) fn keep_detached(&mut self, sessions: &mut Sessions, slot: u32, now_ms: u64) {
         let Some(store) = &mut self.store else { return };
         let Some(client) = sessions.get_mut(slot).expected() else { return };
         let expiry_secs = client.session_expiry_secs;
         let Some(durable) = &mut client.durable else { return };
-        store.forget_old_eras(durable);
         durable.shrink();
         let session = durable.queue;
         if let Some(unwritten) = durable.rare.as_mut().and_then(|rare| rare.unwritten.as_mut()) {
@@ -633,7 +644,6 @@ impl Durable {
         let has_due_will = durable.has_due_will();
         if let Some(rare) = durable.rare.take() {
             store.release(rare.will);
-            rare.eras.into_places().for_each(|place| store.release(place));
             for received in rare.received {
                 if received.place.is_some() {
                     store.release(received.place);
@@ -703,12 +713,14 @@ fn session_opened<'a>(
     }
 }
 
-/// The options byte of a SUBSCRIBE from the bits of the index.
-pub(super) fn subscribe_options(bits: u8) -> SubscribeOptions {
-    SubscribeOptions {
+/// The options byte of [`Subscribed`] from the bits of the index.
+fn options_byte(bits: u8) -> u8 {
+    let asked = SubscribeOptions {
         qos: options::qos(bits),
         no_local: bits & options::NO_LOCAL != 0,
         retain_as_published: bits & options::RETAIN_AS_PUBLISHED != 0,
         retain_handling: codec::RetainHandling::Always,
-    }
+    };
+    let owed = if options::is_owed(bits) { Subscribed::OWED } else { 0 };
+    asked.to_byte() | owed
 }

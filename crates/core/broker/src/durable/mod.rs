@@ -9,7 +9,7 @@
 //! - `will.rs`: its will, from there to its recipients,
 //! - `in_flight.rs`: messages assigned to sessions: in flight, or waiting in the journal,
 //! - `backlog.rs`: those that wait in the journal,
-//! - `eras.rs`: what subscriptions were when older messages came,
+//! - `since.rs`: from which message on a filter counts,
 //! - `unlogged.rs`: those of which the journal knows the packet id only,
 //! - `promise.rs`: acknowledgements and packets that wait for a commit,
 //! - `line.rs`: what of one publisher waits for a commit, in its order,
@@ -24,7 +24,6 @@
 //! `docs/develop/durable-sessions.md` says why it is so.
 
 mod backlog;
-mod eras;
 mod forget;
 pub(crate) mod handover;
 mod in_flight;
@@ -38,6 +37,7 @@ pub(crate) mod replay;
 pub(crate) mod restore;
 mod retained_facts;
 pub(crate) mod session_ends;
+mod since;
 mod store;
 mod stream_facts;
 mod streams;

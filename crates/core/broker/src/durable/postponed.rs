@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 use codec::{Reason, Version};
 use storage::{AppendError, Level, Position};
+use topic::FilterId;
 
 use crate::durable::Durable;
 use crate::durable::promise::Promise;
@@ -76,6 +77,11 @@ pub(super) enum Postponed {
         connection: u64,
         packet_id: u16,
     },
+    /// A subscription of which facts of earlier versions say more than its own.
+    Subscribed {
+        session: QueueNumber,
+        filter: FilterId,
+    },
     /// A message of another shard, with those behind it that ask for an answer.
     Mail(Mail),
 }
@@ -112,7 +118,9 @@ impl Postponed {
     const fn takes_room(&self) -> bool {
         match self {
             // Not freeing: what frees room must not be behind it.
-            Self::NewSession(_) | Self::Mail(_) | Self::Detached(_) => true,
+            Self::NewSession(_) | Self::Mail(_) | Self::Detached(_) | Self::Subscribed { .. } => {
+                true
+            }
             Self::Answer { is_of_new, .. } => *is_of_new,
             _ => false,
         }
@@ -313,6 +321,9 @@ impl Durable {
                 groups.on_park(cx, sessions, self, &group, (number, message), confirm);
             }
             Postponed::Mail(_) => {}
+            Postponed::Subscribed { session, filter } => {
+                self.keep_again(sessions, session, filter);
+            }
             Postponed::Answer { session, connection, packet, .. } => {
                 self.promise_answer(sessions, session, connection, packet);
             }

@@ -111,8 +111,8 @@ pub(super) struct RareFacts {
     pub(super) formerly: FormerFacts,
 }
 
-/// By filter and serial: options, identifier and place.
-pub(super) type FormerFacts = BTreeMap<(Box<str>, u64), (u8, u32, RecordLocation)>;
+/// Of earlier versions, by filter and serial: options and place.
+pub(super) type FormerFacts = BTreeMap<(Box<str>, u64), (u8, RecordLocation)>;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReceivedFacts {
@@ -495,10 +495,10 @@ impl Replay {
         place: RecordLocation,
         ledger: &mut Ledger,
     ) {
-        let Subscribed { session, options, identifier, serial, filter } = formerly;
+        let Subscribed { session, options, serial, filter, .. } = formerly;
         self.last_serial = self.last_serial.max(serial);
         let known = &mut self.session(session).rare().formerly;
-        let old = known.insert((filter.into(), serial), (options, identifier, place));
+        let old = known.insert((filter.into(), serial), (options, place));
         release(ledger, old.map(|(.., place)| place));
     }
 

@@ -5,23 +5,22 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use policy::Principal;
-use session::Account;
+use session::{Account, Will};
 use storage::{Journal, Recovered};
 use topic::FilterId;
 
 use crate::durable::Durable;
-use crate::durable::eras::is_assigned;
 use crate::durable::handover::Received;
 use crate::durable::kept_sessions::KeptSession;
 use crate::durable::postponed::Postponed;
 use crate::durable::replay::{
     FormerFacts, MessageFacts, Opened, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
-    SessionFacts, Unreadable,
+    SessionFacts, SubscribedFacts, Unreadable,
 };
 use crate::durable::session_ends::End;
 use crate::durable::store::{Store, Stored};
 use crate::durable::track::{Out, Track};
-use crate::journal::{Sent, Stage};
+use crate::journal::{Sent, Stage, Subscribed};
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
@@ -38,9 +37,8 @@ use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, ShardId};
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
 
-/// Possible recipients of the messages of one topic: slot, filter, from which serial on, and
-/// whether it is by the options of now.
-type Recipients = Vec<(u32, FilterId, u64, bool)>;
+/// Possible recipients of the messages of one topic: slot, filter, and behind which serial.
+type Recipients = Vec<(u32, FilterId, u64)>;
 
 /// The owners of messages, by the numbers of their names.
 type Accounts = BTreeMap<u32, Arc<Account>>;
@@ -163,10 +161,8 @@ impl Store {
         if expiry_secs != NEVER_EXPIRES {
             client.expires_at_ms = at_ms + u64::from(expiry_secs) * 1000;
         }
-        if let Some((mut will, place)) = rare.will.take() {
-            let delay_secs = will.delay_secs.min(limits.will_delay_max_secs);
-            will.due_ms = at_ms + u64::from(delay_secs) * 1000;
-            client.will = Some(will);
+        if let Some((will, place)) = rare.will.take() {
+            client.restore_will(will, at_ms, limits);
             durable.rare().will = place;
         }
         let formerly = std::mem::take(&mut rare.formerly);
@@ -181,16 +177,20 @@ impl Store {
         sessions.set_durable(slot, durable);
         cx.metrics.sessions.add(1);
         cx.count_in_space(scope, Quota::Sessions, 1);
-        for (filter, subscribed) in facts.subscriptions.into_iter() {
-            let listed = groups.restore_subscription(cx, sessions, slot, &filter, &subscribed)?;
-            let from_serial = subscribed.from_serial;
-            if let Some(listed) =
-                listed.filter(|it| !it.is_shared() && from_serial > progress.floor)
-            {
+        for (filter, facts) in facts.subscriptions.into_iter() {
+            let listed = groups.restore_subscription(cx, sessions, slot, &filter, &facts)?;
+            let Some(listed) = listed.filter(|it| !it.is_shared()) else { continue };
+            let former = former_of(&formerly, &filter, progress.floor);
+            if former != Former::default() {
+                let filter = listed.filter;
+                self.postponed.push(Postponed::Subscribed { session: queue, filter });
+            }
+            let from_serial = sessions.restore_owed(slot, listed, &facts, former);
+            if from_serial > progress.floor {
                 since.insert((slot, listed.filter), from_serial);
             }
         }
-        self.restore_eras(sessions, groups, slot, formerly, progress.floor);
+        formerly.into_values().for_each(|(_, place)| self.release(place));
         if let Some(client) = sessions.get_mut(slot) {
             client.arm_timer(cx);
         }
@@ -199,6 +199,21 @@ impl Store {
 }
 
 impl Sessions {
+    /// Marks a subscription by which older messages are due. Returns the serial from which on it
+    /// counts.
+    fn restore_owed(
+        &mut self,
+        slot: u32,
+        listed: Listed,
+        facts: &SubscribedFacts,
+        former: Former,
+    ) -> u64 {
+        if former.is_owed || facts.options & Subscribed::OWED != 0 {
+            self.set_owed(slot, listed);
+        }
+        facts.from_serial.max(former.through)
+    }
+
     /// The client of a session that the journal knows, before its subscriptions and messages.
     fn restored_client(&self, cx: &Context, opened: &Opened, limits: &Arc<Limits>) -> Client {
         let name = Name::of_key(&opened.client_id);
@@ -225,10 +240,10 @@ impl Groups {
         sessions: &mut Sessions,
         slot: u32,
         filter: &str,
-        facts: &super::replay::SubscribedFacts,
+        facts: &SubscribedFacts,
     ) -> Result<Option<Listed>, Unreadable> {
         let parsed = topic::parse_filter(filter, &crate::words::topics::UNLIMITED);
-        let asked = codec::SubscribeOptions::from_byte(facts.options);
+        let asked = codec::SubscribeOptions::from_byte(facts.options & !Subscribed::OWED);
         let (Ok(parsed), Some(asked)) = (parsed, asked) else {
             // Going on without it would lose messages of the session without a report.
             let id = sessions.get(slot).map_or("", |client| &client.id);
@@ -253,29 +268,40 @@ impl Groups {
     }
 }
 
-impl Store {
-    /// What subscriptions were before, as far as something may be due by that.
-    fn restore_eras(
-        &mut self,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        slot: u32,
-        formerly: FormerFacts,
-        floor: u64,
-    ) {
-        for ((filter, through), (asked, identifier, place)) in formerly {
-            let listed = sessions.listed_of(groups, slot, &filter).filter(|_| through > floor);
-            let asked = codec::SubscribeOptions::from_byte(asked);
-            let durable = sessions.kept_mut(slot);
-            let (Some(listed), Some(asked), Some(durable)) = (listed, asked, durable) else {
-                self.release(place);
-                continue;
-            };
-            let bits = options::of_kept(asked);
-            durable.rare().eras.restore(listed.filter, through, (bits, identifier), place);
-        }
+impl Client {
+    /// Its delay began at that time.
+    fn restore_will(&mut self, mut will: Box<Will>, at_ms: u64, limits: &Limits) {
+        let delay_secs = will.delay_secs.min(limits.will_delay_max_secs);
+        will.due_ms = at_ms + u64::from(delay_secs) * 1000;
+        self.will = Some(will);
     }
+}
 
+/// What facts of earlier versions say of a filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Former {
+    /// Up to this serial it had QoS 0.
+    through: u64,
+    /// It had another QoS behind that.
+    is_owed: bool,
+}
+
+fn former_of(formerly: &FormerFacts, filter: &str, floor: u64) -> Former {
+    let mut former = Former::default();
+    let all = formerly.iter().filter(|((of, through), _)| **of == *filter && *through > floor);
+    // By growing serials.
+    let is_durable = |options: u8| options & 0b11 != 0;
+    for ((_, through), (options, _)) in all {
+        if is_durable(*options) {
+            former.is_owed = true;
+            break;
+        }
+        former.through = *through;
+    }
+    former
+}
+
+impl Store {
     fn restore_groups(
         &mut self,
         cx: &Context,
@@ -410,7 +436,7 @@ impl Store {
         for (&(slot, filter), &serial) in since {
             let durable = sessions.kept_mut(slot);
             if let Some(durable) = durable.filter(|durable| durable.is_behind) {
-                durable.rare().eras.begin(filter, serial);
+                durable.rare().since.begin(filter, serial);
             }
         }
     }
@@ -477,17 +503,13 @@ impl Sessions {
         for filter in filters {
             for subscription in index.subscriptions(*filter) {
                 let slot = subscription.subscriber;
-                let is_durable = subscription.options & options::DURABLE != 0;
-                let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
-                recipients.push((slot, *filter, from, is_durable));
+                if options::is_durable(subscription.options) {
+                    let from = since.get(&(slot, *filter)).copied().unwrap_or_default();
+                    recipients.push((slot, *filter, from));
+                }
             }
         }
-        recipients.retain(|(slot, filter, _, is_durable)| {
-            let durable = self.kept(*slot);
-            let rare = durable.and_then(|durable| durable.rare.as_ref());
-            *is_durable || rare.is_some_and(|rare| !rare.eras.of(*filter).is_empty())
-        });
-        recipients.sort_unstable_by_key(|(slot, filter, ..)| (*slot, *filter));
+        recipients.sort_unstable_by_key(|(slot, filter, _)| (*slot, *filter));
         recipients
     }
 }
@@ -503,12 +525,10 @@ impl Store {
         now_ms: u64,
     ) -> u32 {
         let (mut count, mut last) = (0, None);
-        for (slot, filter, from, is_durable) in recipients {
+        for (slot, filter, from) in recipients {
             let durable = sessions.kept_mut(*slot);
             let Some(durable) = durable else { continue };
-            let eras = durable.rare.as_ref().map_or(&[][..], |rare| rare.eras.of(*filter));
             let is_assigned = serial > *from
-                && is_assigned(eras, serial, *is_durable)
                 && serial > durable.track.cursor()
                 && !durable.track.contains(serial);
             if !is_assigned {

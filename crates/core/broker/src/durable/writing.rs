@@ -405,7 +405,7 @@ impl Store {
             Fact::SessionDetached { session, .. }
             | Fact::Received { session, .. }
             | Fact::Undone { session, .. } => session,
-            Fact::Subscribed(own) | Fact::Formerly(own) => own.session,
+            Fact::Subscribed(own) => own.session,
             Fact::Will(will) => will.session,
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
@@ -422,13 +422,6 @@ impl Store {
             let listed = sessions.listed_of(groups, slot, subscribed.filter)?;
             let client = sessions.get_mut(slot)?;
             return client.subscriptions.place_mut(&listed);
-        }
-        if let Fact::Formerly(formerly) = fact {
-            self.forget_old_eras(sessions.kept_mut(slot)?);
-            let filter = sessions.listed_of(groups, slot, formerly.filter)?.filter;
-            let durable = sessions.kept_mut(slot)?;
-            let eras = &mut durable.rare.as_mut()?.eras;
-            return eras.place_mut(filter, formerly.serial);
         }
         let durable = sessions.kept_mut(slot)?;
         match *fact {

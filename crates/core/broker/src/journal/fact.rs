@@ -27,7 +27,8 @@ pub enum Fact<'a> {
         session: QueueNumber,
         filter: &'a str,
     },
-    /// What a subscription was before its options changed, while something was due by it.
+    /// What a subscription was before its options changed, while something was due by it. Only
+    /// earlier versions have written it.
     Formerly(Subscribed<'a>),
     /// A message that is assigned to at least one queue of this shard.
     Message(StoredMessage<'a>),
@@ -112,7 +113,7 @@ pub struct SessionOpened<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subscribed<'a> {
     pub session: QueueNumber,
-    /// The options byte of SUBSCRIBE.
+    /// The options byte of SUBSCRIBE, and [`Subscribed::OWED`].
     pub options: u8,
     /// 0: none.
     pub identifier: u32,
@@ -121,6 +122,12 @@ pub struct Subscribed<'a> {
     pub serial: u64,
     /// With `$share/NAME/` before it if it is shared.
     pub filter: &'a str,
+}
+
+impl Subscribed<'_> {
+    /// A bit of the options, of a subscription at QoS 0: it was at another one when messages came
+    /// that are still due.
+    pub const OWED: u8 = 0b1000_0000;
 }
 
 /// A message as it is kept. One record, however many sessions it is assigned to.

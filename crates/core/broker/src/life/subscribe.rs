@@ -500,7 +500,7 @@ impl Sessions {
         cx.metrics.subscriptions.sub(1);
         cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
         if !listed.is_shared() {
-            durable.forget_eras_of(self, slot, listed.filter);
+            self.forget_since(slot, listed.filter);
         }
         groups.note_left(listed);
         self.remove_from_index(cx, durable, groups, slot, listed);

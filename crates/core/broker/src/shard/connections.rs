@@ -335,7 +335,7 @@ impl Shard {
         if let Some(client) = self.sessions.get_mut(slot) {
             client.session.shrink();
             if let Some(kept) = &mut client.durable {
-                self.durable.shrink_session(kept);
+                kept.shrink();
             }
             client.report_notices(&mut self.cx);
             client.arm_timer(&mut self.cx);

@@ -11,6 +11,18 @@ pub(crate) const DURABLE: u8 = 0b0010_0000;
 /// The publisher's acknowledgement waits for this subscriber's shard.
 pub(crate) const PROMISES: u8 = topic::Subscription::PROMISES;
 
+/// Of a subscription for which the journal keeps messages.
+pub(crate) const KEPT: u8 = DURABLE | PROMISES;
+
+pub(crate) const fn is_durable(options: u8) -> bool {
+    options & DURABLE != 0
+}
+
+/// It has QoS 0 by now, but was durable: what was accepted for it before is still due.
+pub(crate) const fn is_owed(options: u8) -> bool {
+    is_durable(options) && options & 0b11 == 0
+}
+
 pub(crate) const fn qos(options: u8) -> QoS {
     match options & 0b11 {
         0 => QoS::AtMostOnce,
@@ -19,25 +31,10 @@ pub(crate) const fn qos(options: u8) -> QoS {
     }
 }
 
-/// Of a subscription of a durable session that is read back, but for rights.
-pub(crate) const fn of_kept(asked: codec::SubscribeOptions) -> u8 {
-    let mut bits = asked.qos as u8;
-    if asked.no_local {
-        bits |= NO_LOCAL;
-    }
-    if asked.retain_as_published {
-        bits |= RETAIN_AS_PUBLISHED;
-    }
-    match asked.qos {
-        QoS::AtMostOnce => bits,
-        _ => bits | DURABLE | PROMISES,
-    }
-}
-
 /// A shared subscription whose session becomes durable is what such sessions are granted.
 pub(crate) const fn of_durable_member(options: u8) -> u8 {
     match options & 0b11 {
         0 => options,
-        _ => options & !0b11 | QoS::AtLeastOnce as u8 | DURABLE | PROMISES,
+        _ => options & !0b11 | QoS::AtLeastOnce as u8 | KEPT,
     }
 }

@@ -381,7 +381,10 @@ impl Oracle {
         }
         // A publish that came before the subscription may rightly be repeated after newer ones.
         let may_be_first_repeat = publish.qos == QoS::AtMostOnce && message.qos > publish.qos;
-        let is_owed = message.owed.get(&session) == Some(&publish.qos);
+        // What waits comes by the options of now, but what was accepted does not come at QoS 0.
+        let is_kept = |qos: QoS| qos != QoS::AtMostOnce;
+        let owed = message.owed.get(&session);
+        let is_owed = owed.is_some_and(|owed| is_kept(*owed) == is_kept(publish.qos));
         if may_be_first_repeat || self.terms.is_lossy || message.may_lag(self.now_ms) || !is_owed {
             return Ok(());
         }

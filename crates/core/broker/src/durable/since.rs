@@ -1,0 +1,111 @@
+//! From which message on a filter of a session counts.
+//!
+//! The journal keeps a message once for all sessions and without their options: it is delivered by
+//! the subscriptions of today. But whether it was accepted for a session must not depend on them:
+//!
+//! - What came before a filter was subscribed, or while it had QoS 0, is none of its business.
+//!   [`Since`] has the serial.
+//! - What was accepted for a subscription that has QoS 0 by now is still due, at QoS 1
+//!   (MQTT-3.8.4-4). The subscription stays marked as durable, in the index and in its fact, and
+//!   [skips](Store::skip) what comes from then on.
+
+use topic::FilterId;
+
+use crate::durable::Durable;
+use crate::durable::kept_sessions::KeptSession;
+use crate::durable::store::Store;
+use crate::parts::sessions::Sessions;
+use crate::parts::subscriptions::Listed;
+use crate::words::options;
+
+/// The last serial that came before, by filter. Only of filters that have begun while older
+/// messages were due; no more than the session has subscriptions.
+#[derive(Debug, Default)]
+pub(super) struct Since(Vec<(FilterId, u64)>);
+
+impl Since {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn find(&self, filter: FilterId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&filter, |(of, _)| *of)
+    }
+
+    pub(super) fn begin(&mut self, filter: FilterId, through: u64) {
+        match self.find(filter) {
+            Ok(known) => self.0[known].1 = through,
+            Err(place) => self.0.insert(place, (filter, through)),
+        }
+    }
+
+    fn forget(&mut self, filter: FilterId) {
+        if let Ok(known) = self.find(filter) {
+            self.0.remove(known);
+        }
+    }
+
+    /// Everything up to the serial is done.
+    pub(super) fn forget_through(&mut self, floor: u64) {
+        self.0.retain(|(_, through)| *through > floor);
+        self.0.shrink_to_fit();
+    }
+}
+
+impl KeptSession {
+    /// What came up to this serial is none of the filter's business. 0: all is.
+    pub(super) fn since(&self, filter: FilterId) -> u64 {
+        let since = self.rare.as_ref().map(|rare| &rare.since);
+        since.and_then(|it| it.find(filter).ok().map(|known| it.0[known].1)).unwrap_or_default()
+    }
+}
+
+impl Durable {
+    /// A filter is the session's from now on, or gets other options. Returns what it is granted,
+    /// with the mark of one by which older messages are due.
+    pub(super) fn replace_filter(
+        &mut self,
+        sessions: &mut Sessions,
+        slot: u32,
+        listed: Listed,
+        old: Option<(u8, u32)>,
+        (bits, identifier): (u8, u32),
+    ) -> (u8, u32) {
+        let was_kept = old.is_some_and(|(old, _)| options::is_durable(old));
+        let is_kept = options::is_durable(bits);
+        // A group keeps its messages itself.
+        if listed.is_shared() || was_kept == is_kept {
+            return (bits, identifier);
+        }
+        let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &self.store) else {
+            return (bits, identifier);
+        };
+        let Some(through) = store.due_through(durable) else { return (bits, identifier) };
+        if is_kept {
+            durable.rare().since.begin(listed.filter, through);
+            return (bits, identifier);
+        }
+        sessions.set_owed(slot, listed);
+        (bits | options::KEPT, identifier)
+    }
+}
+
+impl Sessions {
+    /// The session has given the filter up.
+    pub(crate) fn forget_since(&mut self, slot: u32, filter: FilterId) {
+        if let Some(rare) = self.kept_mut(slot).and_then(|durable| durable.rare.as_mut()) {
+            rare.since.forget(filter);
+        }
+    }
+}
+
+impl Store {
+    /// The newest serial, if any up to that waits for the session or is in flight to it.
+    fn due_through(&self, durable: &mut KeptSession) -> Option<u64> {
+        let last_serial = self.last_serial();
+        if !durable.is_behind {
+            durable.track.advance(last_serial);
+        }
+        (durable.track.floor() < last_serial).then_some(last_serial)
+    }
+}
