@@ -12,6 +12,7 @@ pub mod conformance;
 pub mod docs;
 pub mod layers;
 pub mod missing;
+pub mod mutants;
 pub mod prose;
 mod rust;
 pub mod source;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use xtask::mutants::{self, With};
 use xtask::{conformance, docs, layers, prose, source, tidy};
 
 fn main() -> Result<ExitCode> {
@@ -15,23 +16,48 @@ fn main() -> Result<ExitCode> {
         ["conformance"] => conformance::write(&root).map(|()| ExitCode::SUCCESS),
         ["conformance", "--check"] => Ok(report(conformance::stale(&root)?)),
         ["layers"] => layers::report(&root).map(|found| show(&found)),
+        ["mutants", ref rest @ ..] => match how_to_mutate(rest) {
+            Some((with, only)) => Ok(code(mutants::run(&root, with, only)?)),
+            None => Ok(usage()),
+        },
         ["prose"] => Ok(list_marks(&prose::marks(&root)?, None)),
         ["prose", file] => Ok(list_marks(&prose::marks(&root)?, Some(file))),
         ["tidy"] => Ok(report(tidy::faults(&root)?)),
-        _ => {
-            eprintln!(
-                "usage: cargo xtask docs | conformance [--check] | layers | prose [FILE] | tidy"
-            );
-            Ok(ExitCode::from(2))
+        _ => Ok(usage()),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!(
+        "usage: cargo xtask docs | conformance [--check] | layers
+       | mutants [--only NAME] [--with tests|worlds] | prose [FILE] | tidy"
+    );
+    ExitCode::from(2)
+}
+
+/// What is to notice the mutants, and the name of the only one to make.
+fn how_to_mutate<'a>(words: &[&'a str]) -> Option<(With, Option<&'a str>)> {
+    let (mut with, mut only) = (With::Tests, None);
+    for pair in words.chunks(2) {
+        match *pair {
+            ["--only", name] => only = Some(name),
+            ["--with", "tests"] => with = With::Tests,
+            ["--with", "worlds"] => with = With::Worlds,
+            _ => return None,
         }
     }
+    Some((with, only))
+}
+
+const fn code(is_well: bool) -> ExitCode {
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn report(faults: Vec<String>) -> ExitCode {
     for fault in &faults {
         eprintln!("{fault}");
     }
-    if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    code(faults.is_empty())
 }
 
 fn show(found: &layers::Report) -> ExitCode {

@@ -1,6 +1,6 @@
 //! The rules of the house hold, and the generated table is up to date.
 
-use xtask::{conformance, docs, layers, missing, prose, source, tidy};
+use xtask::{conformance, docs, layers, missing, mutants, prose, source, tidy};
 
 #[test]
 fn conformance_table_is_up_to_date() {
@@ -23,6 +23,12 @@ fn house_is_tidy() {
 #[test]
 fn nothing_new_breaks_the_layers_of_the_core() {
     let faults = layers::faults(&source::root()).expect("the sources are readable");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn each_mutant_of_the_core_fits_one_line_and_names_its_tests() {
+    let faults = mutants::faults(&source::root()).expect("the sources are readable");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
