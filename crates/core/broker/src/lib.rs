@@ -65,4 +65,4 @@ pub use words::shared::{Memory, Shared};
 pub use words::span::{SPANS_MAX, Span, SpanKind, TraceContext};
 pub use words::traced::{TraceFilter, Traced, TracedDetails};
 pub use words::waits::Waits;
-pub use words::{admission, command, streams, sys, topics as names};
+pub use words::{admission, command, stream_set as streams, sys, topics as names};

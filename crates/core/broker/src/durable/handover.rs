@@ -31,7 +31,7 @@ use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
 use crate::words::queue_number::{QueueId, QueueNumber};
 use crate::words::record_location::RecordLocation;
-use crate::words::streams::StreamFlaw;
+use crate::words::stream_set::StreamFlaw;
 use crate::{Confirm, Mail, Name, SessionKey, WhenFull};
 
 /// A message that is not yet known to be stored by all shards that have to.

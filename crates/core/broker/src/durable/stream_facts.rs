@@ -10,7 +10,7 @@ use crate::durable::replay::release;
 use crate::durable::streams::{FoundTail, Streams};
 use crate::journal::{Archived, StreamRecord, Streamed};
 use crate::words::record_location::RecordLocation;
-use crate::words::streams::{ConsumerNumber, StoredRecord, StreamNumber};
+use crate::words::stream_set::{ConsumerNumber, StoredRecord, StreamNumber};
 
 /// It holds the records that are in no file yet, which their owner bounds, and one fact for each
 /// file and each consumer.

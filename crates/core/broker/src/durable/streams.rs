@@ -22,7 +22,7 @@ use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::queue_number::QueueNumber;
 use crate::words::record_location::RecordLocation;
-use crate::words::streams::{
+use crate::words::stream_set::{
     ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFlaw, StreamFound, StreamNews,
     StreamNumber, StreamOrder, StreamSet, StreamsFound,
 };

@@ -24,7 +24,7 @@ use crate::parts::stream_index::Asking;
 use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::queue_number::QueueNumber;
-use crate::words::streams::StreamFlaw;
+use crate::words::stream_set::StreamFlaw;
 use crate::{Event, Name};
 
 /// A will that is published, and not in the journal as a message yet.

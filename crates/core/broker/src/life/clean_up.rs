@@ -69,13 +69,7 @@ impl Shard {
         for left in (1..=count).rev() {
             let Some(one) = leaving.next() else { return left };
             self.durable.release_place(one.place);
-            self.sessions.remove_from_index(
-                &mut self.cx,
-                &mut self.durable,
-                &mut self.groups,
-                slot,
-                one,
-            );
+            self.remove_from_index(slot, one);
         }
         0
     }

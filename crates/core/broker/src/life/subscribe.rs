@@ -8,7 +8,7 @@ use policy::Manner;
 use session::Link;
 use topic::{Filter, Subscription};
 
-use crate::durable::Durable;
+use crate::Shard;
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::notices::NoticeKind;
@@ -51,31 +51,23 @@ struct Portion {
     reported: Option<ReportedFilters>,
 }
 
-impl Sessions {
-    /// As many filters as one go takes. True: what is left is for [`Sessions::on_subscribe`] or
-    /// [`Sessions::on_unsubscribe`].
-    pub(crate) fn take_some(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        packet: &Packet<'_>,
-    ) -> Result<bool, Ended> {
+impl Shard {
+    /// As many filters as one go takes. True: what is left is for [`Shard::on_subscribe`] or
+    /// [`Shard::on_unsubscribe`].
+    pub(crate) fn take_some(&mut self, slot: u32, packet: &Packet<'_>) -> Result<bool, Ended> {
         let (done, filters) = match packet {
             Packet::Subscribe(subscribe) => {
-                let done = self.subscribe_portion(cx, durable, groups, slot, subscribe, false)?;
+                let done = self.subscribe_portion(slot, subscribe, false)?;
                 (done, subscribe.filters.iter().count())
             }
             Packet::Unsubscribe(unsubscribe) => {
-                let done =
-                    self.unsubscribe_portion(cx, durable, groups, slot, unsubscribe, false)?;
+                let done = self.unsubscribe_portion(slot, unsubscribe, false)?;
                 (done, unsubscribe.filters.iter().count())
             }
             _ => return Ok(true),
         };
         let is_whole = done.reasons.len() >= filters;
-        if let Some(client) = self.get_mut(slot) {
+        if let Some(client) = self.sessions.get_mut(slot) {
             client.extras().request = Some(Box::new(done));
         }
         Ok(is_whole)
@@ -84,124 +76,136 @@ impl Sessions {
     /// Takes what is left of a SUBSCRIBE, and answers it.
     pub(crate) fn on_subscribe(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
         slot: u32,
         subscribe: &Subscribe<'_>,
     ) -> Result<(), Ended> {
-        let is_rest = self.get(slot).is_some_and(|client| !client.is_lost());
-        let done = self.subscribe_portion(cx, durable, groups, slot, subscribe, is_rest)?;
+        let is_rest = self.sessions.get(slot).is_some_and(|client| !client.is_lost());
+        let done = self.subscribe_portion(slot, subscribe, is_rest)?;
         let Done { is_shared, reasons, kept } = done;
         let packet_id = subscribe.packet_id;
         if is_shared {
-            self.answer_behind_barrier(cx, durable, slot, packet_id, reasons, kept);
+            self.answer_behind_barrier(slot, packet_id, reasons, kept);
         } else {
             let suback = Suback { packet_id, properties: Properties::EMPTY, reasons: &reasons };
-            durable.answer_when_kept(cx, self, slot, kept, &Packet::Suback(suback));
+            self.durable.answer_when_kept(
+                &mut self.cx,
+                &mut self.sessions,
+                slot,
+                kept,
+                &Packet::Suback(suback),
+            );
         }
         Ok(())
     }
 
     fn subscribe_portion(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
         slot: u32,
         subscribe: &Subscribe<'_>,
         is_rest: bool,
     ) -> Result<Done, Ended> {
-        let Some(client) = self.get_mut(slot).expected() else { return Ok(Done::default()) };
+        let Some(client) = self.sessions.get_mut(slot).expected() else {
+            return Ok(Done::default());
+        };
         let identifier = client.subscription_identifier(&subscribe.properties)?;
-        let mut portion = client.portion(cx, is_rest);
-        let outcome =
-            self.subscribe_all(cx, durable, groups, slot, subscribe, identifier, &mut portion);
-        let Some(client) = self.get_mut(slot).expected() else { return Ok(portion.done) };
-        client.report_subscriptions(cx, portion.reported, true);
+        let mut portion = client.portion(&self.cx, is_rest);
+        let outcome = self.subscribe_all(slot, subscribe, identifier, &mut portion);
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return Ok(portion.done) };
+        client.report_subscriptions(&mut self.cx, portion.reported, true);
         outcome.map(|()| portion.done)
     }
 
     fn subscribe_all(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
         slot: u32,
         subscribe: &Subscribe<'_>,
         identifier: u32,
         portion: &mut Portion,
     ) -> Result<(), Ended> {
-        let Some(client) = self.get(slot).expected() else { return Ok(()) };
+        let Some(client) = self.sessions.get(slot).expected() else { return Ok(()) };
         let filters_max = client.limits.filters_per_packet_max as usize;
         let rules_units = client.grants.filter_units();
         let begun = portion.done.reasons.len();
         for (number, (text, options)) in subscribe.filters.iter().enumerate().skip(begun) {
-            let may_wait = !portion.is_rest;
-            let Some(client) = self.get_mut(slot).expected() else { return Ok(()) };
-            let one = std::iter::once(text);
-            if may_wait && (cx.flow.work.is_spent() || client.filters_wait(cx, durable, one)) {
+            let (qos, is_beyond) = (options.qos as u8, number >= filters_max);
+            if !portion.is_rest && self.filter_waits(slot, text, qos, is_beyond) {
                 return Ok(());
             }
-            let qos = options.qos as u8;
-            if may_wait && number < filters_max && client.filter_waits_for_verdict(cx, text, qos) {
-                return Ok(());
-            }
-            if number >= filters_max {
-                cx.flow.work.charge(1);
-                let reason = client.refuse_filter(cx, text, qos, Reason::QUOTA_EXCEEDED)?;
-                portion.done.reasons.push(reason);
-                continue;
-            }
-            cx.flow.work.charge_for(Task::Filter(text.len()));
-            cx.flow.work.charge(rules_units);
-            let done = &mut portion.done;
-            let request = match self.check_filter(cx, groups, slot, text, options, identifier)? {
-                Ok(request) => request,
+            let checked = if is_beyond {
+                self.cx.flow.work.charge(1);
+                Err(Reason::QUOTA_EXCEEDED)
+            } else {
+                self.cx.flow.work.charge_for(Task::Filter(text.len()));
+                self.cx.flow.work.charge(rules_units);
+                self.check_filter(slot, text, options, identifier)?
+            };
+            let code = match checked {
+                Ok(request) => self.subscribe_one(slot, text, &request, portion),
                 Err(reason) => {
-                    let Some(client) = self.get_mut(slot).expected() else { return Ok(()) };
-                    done.reasons.push(client.refuse_filter(cx, text, qos, reason)?);
-                    continue;
+                    let Some(client) = self.sessions.get_mut(slot).expected() else {
+                        return Ok(());
+                    };
+                    client.refuse_filter(&mut self.cx, text, qos, reason)?
                 }
             };
-            let old = self.subscription_of(groups, slot, &request.filter);
-            let granted = self.subscribe(cx, groups, slot, &request);
-            match self.keep_granted(durable, groups, slot, text, old, granted, identifier) {
-                Ok(position) => done.kept = done.kept.max(position),
-                Err(reason) => {
-                    self.take_subscription_back(cx, durable, groups, slot, &request.filter, old);
-                    let Some(client) = self.get(slot).expected() else { return Ok(()) };
-                    done.reasons.push(client.suback_code(reason));
-                    continue;
-                }
-            }
-            done.reasons.push(granted.qos);
-            if let Some(reported) = &mut portion.reported {
-                reported.add(text, granted.qos);
-            }
-            done.is_shared |= request.filter.group.is_some();
-            // MQTT-4.8: retained messages are not sent to shared subscriptions.
-            if request.filter.group.is_none()
-                && let Some(client) = self.get_mut(slot)
-            {
-                let is_other = old != Some((granted.bits, identifier));
-                client.handle_retained(request.filter.filter, options, granted.is_new, is_other);
-            }
+            portion.done.reasons.push(code);
         }
         Ok(())
+    }
+
+    /// Has the rest of the packet to wait: for the next turn, for room, or for the verdict of the
+    /// service?
+    fn filter_waits(&mut self, slot: u32, text: &str, qos: u8, is_beyond: bool) -> bool {
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return false };
+        let one = std::iter::once(text);
+        self.cx.flow.work.is_spent()
+            || client.filters_wait(&mut self.cx, &self.durable, one)
+            || !is_beyond && client.filter_waits_for_verdict(&mut self.cx, text, qos)
+    }
+
+    /// Returns what SUBACK says of a filter that may be subscribed.
+    fn subscribe_one(
+        &mut self,
+        slot: u32,
+        text: &str,
+        request: &Request<'_>,
+        portion: &mut Portion,
+    ) -> u8 {
+        let Request { filter, options, identifier } = request;
+        let old = self.subscription_of(slot, filter);
+        let granted = self.sessions.subscribe(&mut self.cx, &mut self.groups, slot, request);
+        let done = &mut portion.done;
+        match self.write_granted(slot, text, old, granted, *identifier) {
+            Ok(position) => done.kept = done.kept.max(position),
+            Err(reason) => {
+                self.take_subscription_back(slot, filter, old);
+                let client = self.sessions.get(slot).expected();
+                return client.map_or(reason.0, |client| client.suback_code(reason));
+            }
+        }
+        if let Some(reported) = &mut portion.reported {
+            reported.add(text, granted.qos);
+        }
+        done.is_shared |= filter.group.is_some();
+        // MQTT-4.8: retained messages are not sent to shared subscriptions.
+        if filter.group.is_none()
+            && let Some(client) = self.sessions.get_mut(slot)
+        {
+            let is_other = old != Some((granted.bits, *identifier));
+            client.handle_retained(filter.filter, *options, granted.is_new, is_other);
+        }
+        granted.qos
     }
 
     /// Err outside: the connection ends. Err inside: only this filter is refused.
     fn check_filter<'a>(
         &mut self,
-        cx: &Context,
-        groups: &Groups,
         slot: u32,
         text: &'a str,
         options: SubscribeOptions,
         identifier: u32,
     ) -> Result<Result<Request<'a>, Reason>, Ended> {
-        let Some(client) = self.get(slot).expected() else {
+        let Some(client) = self.sessions.get(slot).expected() else {
             return Ok(Err(Reason::UNSPECIFIED_ERROR));
         };
         let limits = &client.limits;
@@ -228,24 +232,26 @@ impl Sessions {
         let is_bridge = client.session.link().is_some_and(Link::is_bridge);
         let options = if is_bridge { as_bridge(options, &filter) } else { options };
         let manner = Manner { qos: options.qos as u8, retain: false };
-        let may = self.get_mut(slot).is_some_and(|it| it.may_subscribe(text, manner, cx));
-        let Some(client) = self.get(slot).filter(|_| may) else {
+        let may =
+            self.sessions.get_mut(slot).is_some_and(|it| it.may_subscribe(text, manner, &self.cx));
+        let Some(client) = self.sessions.get(slot).filter(|_| may) else {
             return Ok(Err(Reason::NOT_AUTHORIZED));
         };
         let limits = &client.limits;
         let subscriptions = &client.subscriptions;
-        let bytes = bytes_of(&filter, cx.shared.shard_count);
+        let bytes = bytes_of(&filter, self.cx.shared.shard_count);
         let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
             || filter.group.is_some()
                 && subscriptions.shared_len()
                     >= limits.shared_subscriptions_per_client_max as usize
             || bytes > limits.subscription_bytes_max.saturating_sub(client.subscription_bytes)
             || client.charged.lacks_room(bytes.into())
-            || cx.shared.memory_is_short() && client.lacks_memory(cx, bytes as usize);
+            || self.cx.shared.memory_is_short() && client.lacks_memory(&self.cx, bytes as usize);
         let scope = client.scope;
-        if (are_too_many || !scope.is_first()) && self.find_listed(groups, slot, &filter).is_none()
+        if (are_too_many || !scope.is_first())
+            && self.sessions.find_listed(&self.groups, slot, &filter).is_none()
         {
-            let space = cx.shared.spaces.of(scope);
+            let space = self.cx.shared.spaces.of(scope);
             client.charged.count_refusal(bytes.into());
             if are_too_many || space.is_some_and(|space| space.lacks(Quota::Subscriptions, 1)) {
                 return Ok(Err(Reason::QUOTA_EXCEEDED));
@@ -254,6 +260,233 @@ impl Sessions {
         Ok(Ok(Request { filter, options, identifier }))
     }
 
+    /// Option bits and identifier of a subscription that the session has. They stand in the index,
+    /// so there is no need to look through what the session lists.
+    fn subscription_of(&self, slot: u32, filter: &Filter<'_>) -> Option<(u8, u32)> {
+        let client = self.sessions.get(slot)?;
+        match filter.group {
+            Some(share) => {
+                let group = self.groups.find(GroupText::new(client.scope, share, filter.filter))?;
+                self.groups.member_bits(group, client.key)
+            }
+            None => {
+                let found = self.sessions.subscription_to(slot, filter.filter)?;
+                Some((found.options, found.identifier))
+            }
+        }
+    }
+
+    /// A subscription could not be written down: all is as it was before.
+    fn take_subscription_back(&mut self, slot: u32, filter: &Filter<'_>, old: Option<(u8, u32)>) {
+        match (old, filter.group) {
+            (None, _) => {
+                self.unsubscribe(slot, filter);
+            }
+            (Some((options, identifier)), None) => {
+                let old = Subscription { subscriber: slot, options, identifier };
+                let Some((client, router)) = self.sessions.with_index(slot).expected() else {
+                    return;
+                };
+                router.subscribe(Name::new(client.scope, filter.filter), old);
+            }
+            (Some((bits, identifier)), Some(share)) => {
+                self.groups.join_group(
+                    &mut self.cx,
+                    &mut self.sessions,
+                    slot,
+                    share,
+                    filter.filter,
+                    bits,
+                    identifier,
+                );
+            }
+        }
+    }
+
+    /// Writes a subscription of a durable session down. Returns what its SUBACK has to wait for.
+    fn write_granted(
+        &mut self,
+        slot: u32,
+        text: &str,
+        old: Option<(u8, u32)>,
+        granted: Granted,
+        identifier: u32,
+    ) -> Result<Option<storage::Position>, Reason> {
+        if !self.durable.has_journal() {
+            return Ok(None);
+        }
+        let Some(listed) = self.sessions.listed_of(&self.groups, slot, text) else {
+            return Ok(None);
+        };
+        let text = &*topic::canonical(text);
+        self.durable.keep_granted(
+            &mut self.sessions,
+            slot,
+            listed,
+            text,
+            old,
+            (granted.bits, identifier),
+        )
+    }
+
+    pub(crate) fn on_unsubscribe(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+    ) -> Result<(), Ended> {
+        let is_rest = self.sessions.get(slot).is_some_and(|client| !client.is_lost());
+        let done = self.unsubscribe_portion(slot, unsubscribe, is_rest)?;
+        let unsuback = Unsuback {
+            packet_id: unsubscribe.packet_id,
+            properties: Properties::EMPTY,
+            reasons: &done.reasons,
+        };
+        self.durable.answer_when_kept(
+            &mut self.cx,
+            &mut self.sessions,
+            slot,
+            done.kept,
+            &Packet::Unsuback(unsuback),
+        );
+        if let Some(client) = self.sessions.get_mut(slot) {
+            client.drop_extras_if_unused();
+        }
+        Ok(())
+    }
+
+    fn unsubscribe_portion(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        is_rest: bool,
+    ) -> Result<Done, Ended> {
+        if !self.cx.flow.broadcasts.is_empty() {
+            self.sessions.finish_broadcasts_to(&mut self.cx, &mut self.durable, slot);
+        }
+        let Some(client) = self.sessions.get_mut(slot).expected() else {
+            return Ok(Done::default());
+        };
+        let mut portion = client.portion(&self.cx, is_rest);
+        let outcome = self.unsubscribe_all(slot, unsubscribe, &mut portion);
+        if let Some((client, router)) = self.sessions.with_index(slot) {
+            self.durable.release_pending(
+                &mut self.cx,
+                client,
+                router,
+                portion.before.unwrap_or_default(),
+            );
+            client.report_subscriptions(&mut self.cx, portion.reported, false);
+        }
+        outcome.map(|()| portion.done)
+    }
+
+    fn unsubscribe_all(
+        &mut self,
+        slot: u32,
+        unsubscribe: &Unsubscribe<'_>,
+        portion: &mut Portion,
+    ) -> Result<(), Ended> {
+        let begun = portion.done.reasons.len();
+        for text in unsubscribe.filters.iter().skip(begun) {
+            if self.cx.flow.work.is_spent() && !portion.is_rest {
+                return Ok(());
+            }
+            self.cx.flow.work.charge_for(Task::Filter(text.len()));
+            let done = &mut portion.done;
+            let filter = topic::parse_filter(text, &UNLIMITED)
+                .map_err(|error| not_well_formed(error.clause()))?;
+            let listed = self.sessions.find_listed(&self.groups, slot, &filter);
+            if let Some(listed) = listed {
+                match self.durable.drop_subscription(
+                    &mut self.sessions,
+                    slot,
+                    listed,
+                    &topic::canonical(text),
+                ) {
+                    Ok(position) => done.kept = done.kept.max(position),
+                    Err(_) if self.sessions.get(slot).is_none_or(|client| !client.is_v5()) => {
+                        return Err(Ended::JournalFailed);
+                    }
+                    Err(_) => {
+                        // An UNSUBACK has no word for a lack of room (section 3.11.3).
+                        done.reasons.push(Reason::IMPLEMENTATION_SPECIFIC_ERROR.0);
+                        continue;
+                    }
+                }
+                if portion.before.is_none() {
+                    let client = self.sessions.with_index(slot);
+                    portion.before =
+                        client.map(|(client, router)| self.durable.all_pending(client, router));
+                }
+            }
+            let is_over = self.unsubscribe(slot, &filter);
+            if let Some(reported) = portion.reported.as_mut().filter(|_| is_over) {
+                reported.add(text, 0);
+            }
+            let reason = match is_over {
+                // Also one that was subscribed when longer ones were taken.
+                true => Reason::SUCCESS,
+                false
+                    if self.sessions.get(slot).is_some_and(|client| client.takes_filter(text)) =>
+                {
+                    Reason::NO_SUBSCRIPTION_EXISTED
+                }
+                false => Reason::TOPIC_FILTER_INVALID,
+            };
+            done.reasons.push(reason.0);
+        }
+        Ok(())
+    }
+
+    fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
+        let Some(listed) = self.sessions.find_listed(&self.groups, slot, filter) else {
+            return false;
+        };
+        if let Some(client) = self.sessions.get_mut(slot) {
+            client.subscriptions.remove(&listed);
+            if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
+                // MQTT-3.10.4-2: nothing is added for it any more.
+                extras.give_up_retained(filter.filter);
+            }
+            let bytes = bytes_of(filter, self.cx.shared.shard_count);
+            client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
+            client.recharge();
+            self.cx.count_in_space(client.scope, Quota::Subscriptions, -1);
+        }
+        self.cx.metrics.subscriptions.sub(1);
+        self.cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
+        if !listed.is_shared() {
+            self.sessions.forget_since(slot, listed.filter);
+        }
+        self.groups.note_left(listed);
+        self.remove_from_index(slot, listed);
+        true
+    }
+
+    /// Takes a subscription out of the index; the session does not list it any more.
+    pub(crate) fn remove_from_index(&mut self, slot: u32, listed: Listed) {
+        if listed.group != 0 {
+            let key = self.sessions.key(slot);
+            self.groups.leave_group(
+                &mut self.cx,
+                &mut self.sessions,
+                &mut self.durable,
+                listed.group - 1,
+                key,
+            );
+            return;
+        }
+        let Some(gone) = self.sessions.router.unsubscribe(listed.filter, slot).expected() else {
+            return;
+        };
+        // Messages may still be due by what other subscriptions were before.
+        if gone.is_last {
+            self.durable.close_backlog(listed.filter);
+        }
+    }
+}
+
+impl Sessions {
     /// The subscription with this filter, as the session lists it.
     fn find_listed(&self, groups: &Groups, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
         let client = self.get(slot)?;
@@ -271,76 +504,11 @@ impl Sessions {
         self.find_listed(groups, slot, &filter)
     }
 
-    /// Option bits and identifier of a subscription that the session has. They stand in the index,
-    /// so there is no need to look through what the session lists.
-    fn subscription_of(
-        &self,
-        groups: &Groups,
-        slot: u32,
-        filter: &Filter<'_>,
-    ) -> Option<(u8, u32)> {
-        let client = self.get(slot)?;
-        match filter.group {
-            Some(share) => {
-                let group = groups.find(GroupText::new(client.scope, share, filter.filter))?;
-                groups.member_bits(group, client.key)
-            }
-            None => {
-                let found = self.subscription_to(slot, filter.filter)?;
-                Some((found.options, found.identifier))
-            }
-        }
-    }
-
     /// The subscription of a session with this filter that is not shared.
     pub(crate) fn subscription_to(&self, slot: u32, filter: &str) -> Option<Subscription> {
         let scope = self.get(slot)?.scope;
         let known = self.router.find(Name::new(scope, filter))?;
         self.router.subscription(known, slot)
-    }
-
-    /// A subscription could not be written down: all is as it was before.
-    fn take_subscription_back(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        filter: &Filter<'_>,
-        old: Option<(u8, u32)>,
-    ) {
-        match (old, filter.group) {
-            (None, _) => {
-                self.unsubscribe(cx, durable, groups, slot, filter);
-            }
-            (Some((options, identifier)), None) => {
-                let old = Subscription { subscriber: slot, options, identifier };
-                let Some((client, router)) = self.with_index(slot).expected() else { return };
-                router.subscribe(Name::new(client.scope, filter.filter), old);
-            }
-            (Some((bits, identifier)), Some(share)) => {
-                groups.join_group(cx, self, slot, share, filter.filter, bits, identifier);
-            }
-        }
-    }
-
-    /// Writes a subscription of a durable session down. Returns what its SUBACK has to wait for.
-    fn keep_granted(
-        &mut self,
-        durable: &mut Durable,
-        groups: &Groups,
-        slot: u32,
-        text: &str,
-        old: Option<(u8, u32)>,
-        granted: Granted,
-        identifier: u32,
-    ) -> Result<Option<storage::Position>, Reason> {
-        if !durable.has_journal() {
-            return Ok(None);
-        }
-        let Some(listed) = self.listed_of(groups, slot, text) else { return Ok(None) };
-        let text = &*topic::canonical(text);
-        durable.keep_granted(self, slot, listed, text, old, (granted.bits, identifier))
     }
 
     pub(crate) fn subscribe(
@@ -377,155 +545,6 @@ impl Sessions {
             cx.count_in_space(client.scope, Quota::Subscriptions, 1);
         }
         Granted { qos: qos as u8, is_new, bits }
-    }
-
-    pub(crate) fn on_unsubscribe(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        unsubscribe: &Unsubscribe<'_>,
-    ) -> Result<(), Ended> {
-        let is_rest = self.get(slot).is_some_and(|client| !client.is_lost());
-        let done = self.unsubscribe_portion(cx, durable, groups, slot, unsubscribe, is_rest)?;
-        let unsuback = Unsuback {
-            packet_id: unsubscribe.packet_id,
-            properties: Properties::EMPTY,
-            reasons: &done.reasons,
-        };
-        durable.answer_when_kept(cx, self, slot, done.kept, &Packet::Unsuback(unsuback));
-        if let Some(client) = self.get_mut(slot) {
-            client.drop_extras_if_unused();
-        }
-        Ok(())
-    }
-
-    fn unsubscribe_portion(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        unsubscribe: &Unsubscribe<'_>,
-        is_rest: bool,
-    ) -> Result<Done, Ended> {
-        if !cx.flow.broadcasts.is_empty() {
-            self.finish_broadcasts_to(cx, durable, slot);
-        }
-        let Some(client) = self.get_mut(slot).expected() else { return Ok(Done::default()) };
-        let mut portion = client.portion(cx, is_rest);
-        let outcome = self.unsubscribe_all(cx, durable, groups, slot, unsubscribe, &mut portion);
-        if let Some((client, router)) = self.with_index(slot) {
-            durable.release_pending(cx, client, router, portion.before.unwrap_or_default());
-            client.report_subscriptions(cx, portion.reported, false);
-        }
-        outcome.map(|()| portion.done)
-    }
-
-    fn unsubscribe_all(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        unsubscribe: &Unsubscribe<'_>,
-        portion: &mut Portion,
-    ) -> Result<(), Ended> {
-        let begun = portion.done.reasons.len();
-        for text in unsubscribe.filters.iter().skip(begun) {
-            if cx.flow.work.is_spent() && !portion.is_rest {
-                return Ok(());
-            }
-            cx.flow.work.charge_for(Task::Filter(text.len()));
-            let done = &mut portion.done;
-            let filter = topic::parse_filter(text, &UNLIMITED)
-                .map_err(|error| not_well_formed(error.clause()))?;
-            let listed = self.find_listed(groups, slot, &filter);
-            if let Some(listed) = listed {
-                match durable.drop_subscription(self, slot, listed, &topic::canonical(text)) {
-                    Ok(position) => done.kept = done.kept.max(position),
-                    Err(_) if self.get(slot).is_none_or(|client| !client.is_v5()) => {
-                        return Err(Ended::JournalFailed);
-                    }
-                    Err(_) => {
-                        // An UNSUBACK has no word for a lack of room (section 3.11.3).
-                        done.reasons.push(Reason::IMPLEMENTATION_SPECIFIC_ERROR.0);
-                        continue;
-                    }
-                }
-                if portion.before.is_none() {
-                    let client = self.with_index(slot);
-                    portion.before =
-                        client.map(|(client, router)| durable.all_pending(client, router));
-                }
-            }
-            let is_over = self.unsubscribe(cx, durable, groups, slot, &filter);
-            if let Some(reported) = portion.reported.as_mut().filter(|_| is_over) {
-                reported.add(text, 0);
-            }
-            let reason = match is_over {
-                // Also one that was subscribed when longer ones were taken.
-                true => Reason::SUCCESS,
-                false if self.get(slot).is_some_and(|client| client.takes_filter(text)) => {
-                    Reason::NO_SUBSCRIPTION_EXISTED
-                }
-                false => Reason::TOPIC_FILTER_INVALID,
-            };
-            done.reasons.push(reason.0);
-        }
-        Ok(())
-    }
-
-    fn unsubscribe(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        filter: &Filter<'_>,
-    ) -> bool {
-        let Some(listed) = self.find_listed(groups, slot, filter) else { return false };
-        if let Some(client) = self.get_mut(slot) {
-            client.subscriptions.remove(&listed);
-            if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
-                // MQTT-3.10.4-2: nothing is added for it any more.
-                extras.give_up_retained(filter.filter);
-            }
-            let bytes = bytes_of(filter, cx.shared.shard_count);
-            client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
-            client.recharge();
-            cx.count_in_space(client.scope, Quota::Subscriptions, -1);
-        }
-        cx.metrics.subscriptions.sub(1);
-        cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
-        if !listed.is_shared() {
-            self.forget_since(slot, listed.filter);
-        }
-        groups.note_left(listed);
-        self.remove_from_index(cx, durable, groups, slot, listed);
-        true
-    }
-
-    /// Takes a subscription out of the index; the session does not list it any more.
-    pub(crate) fn remove_from_index(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
-        slot: u32,
-        listed: Listed,
-    ) {
-        if listed.group != 0 {
-            let key = self.key(slot);
-            groups.leave_group(cx, self, durable, listed.group - 1, key);
-            return;
-        }
-        let Some(gone) = self.router.unsubscribe(listed.filter, slot).expected() else { return };
-        // Messages may still be due by what other subscriptions were before.
-        if gone.is_last {
-            durable.close_backlog(listed.filter);
-        }
     }
 }
 

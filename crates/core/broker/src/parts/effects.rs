@@ -8,7 +8,7 @@ use session::Outbox;
 
 use crate::parts::client::Pace;
 use crate::parts::windows::CreditWindows;
-use crate::words::streams::StreamNews;
+use crate::words::stream_set::StreamNews;
 use crate::{
     AccessQuestion, Answer, Event, Mail, Metrics, SPANS_MAX, Scope, SessionKey, ShardId, Shared,
     Span, Traced,

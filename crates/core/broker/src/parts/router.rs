@@ -12,7 +12,7 @@ use topic::{
 
 use crate::parts::stream_index::{Asking, Places, StreamIndex};
 use crate::parts::work::{Task, Work};
-use crate::words::streams::StreamSet;
+use crate::words::stream_set::StreamSet;
 use crate::{Name, ShardId, Shared};
 
 /// The subscriptions of a shard, and its claims in the interest summary that all share.

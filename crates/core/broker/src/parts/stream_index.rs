@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use topic::{Index, Matches, Subscription};
 
 use crate::Name;
-use crate::words::streams::{StreamSet, StreamSettings};
+use crate::words::stream_set::{StreamSet, StreamSettings};
 
 /// The filters of all streams, and which of them match.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl StreamSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::streams::StreamNumber;
+    use crate::words::stream_set::StreamNumber;
     use crate::{Durability, Scope};
 
     fn index(filters: &[&str]) -> StreamIndex {

@@ -153,17 +153,10 @@ impl Shard {
             }
             Packet::Ack(ack) => self.on_ack(slot, ack)?,
             Packet::Subscribe(subscribe) => {
-                let Self { cx, sessions, durable, groups, .. } = self;
-                sessions.on_subscribe(cx, durable, groups, slot, subscribe)?;
+                self.on_subscribe(slot, subscribe)?;
                 self.pump(slot);
             }
-            Packet::Unsubscribe(unsubscribe) => self.sessions.on_unsubscribe(
-                &mut self.cx,
-                &mut self.durable,
-                &mut self.groups,
-                slot,
-                unsubscribe,
-            )?,
+            Packet::Unsubscribe(unsubscribe) => self.on_unsubscribe(slot, unsubscribe)?,
             Packet::Pingreq => {
                 let Some(client) = self.sessions.get_mut(slot).expected() else { return Ok(()) };
                 if let Some(link) = client.session.link_mut() {
@@ -279,8 +272,7 @@ impl Shard {
         if !is_large {
             return false;
         }
-        let Self { cx, sessions, durable, groups, .. } = self;
-        let outcome = sessions.take_some(cx, durable, groups, slot, packet);
+        let outcome = self.take_some(slot, packet);
         match outcome {
             Ok(is_whole) => !is_whole,
             Err(ended) => {

@@ -114,7 +114,7 @@ impl Shard {
                 }
             }
             Mail::Ask { from, number } => cx.send(from, Mail::Passed { by: cx.id, number }),
-            Mail::Passed { by, number } => sessions.on_barrier_passed(cx, durable, by, number),
+            Mail::Passed { by, number } => self.on_barrier_passed(by, number),
             Mail::Pause { subscriber, filter, bytes_min: bytes } => {
                 cx.on_pause(subscriber, filter, bytes)
             }

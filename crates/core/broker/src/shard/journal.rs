@@ -7,7 +7,7 @@ use storage::{Command, Completion, InPlace, InPlaceEnd, Journal, Recovered, Stat
 use crate::durable::queues::Queue;
 use crate::durable::{Replay, Restored, Unreadable};
 use crate::words::queue_number::QueueId;
-use crate::words::streams::{StreamOrder, StreamsFound};
+use crate::words::stream_set::{StreamOrder, StreamsFound};
 use crate::{Limits, Shard};
 
 impl Shard {
@@ -103,7 +103,7 @@ impl Shard {
 
     /// Plants a fault in what the journal has of streams.
     #[cfg(feature = "testing")]
-    pub fn plant_stream_flaw(&mut self, flaw: crate::words::streams::StreamFlaw) {
+    pub fn plant_stream_flaw(&mut self, flaw: crate::words::stream_set::StreamFlaw) {
         self.durable.plant_stream_flaw(flaw);
     }
 

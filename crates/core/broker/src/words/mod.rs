@@ -26,7 +26,7 @@ pub(crate) mod rules;
 pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod span;
-pub mod streams;
+pub mod stream_set;
 pub mod sys;
 pub mod topics;
 pub(crate) mod traced;

@@ -9,7 +9,7 @@ use topic::{Interest, SHARDS_MAX};
 
 use crate::words::group_names::GroupNames;
 use crate::words::owners::scope_of_owner;
-use crate::words::streams::StreamSet;
+use crate::words::stream_set::StreamSet;
 use crate::{Ledger, Metrics, Name, Scope, Settings, ShardId, Space, Spaces};
 
 /// Buckets of the interest table, as a power of two. Memory is only taken for those in use.
