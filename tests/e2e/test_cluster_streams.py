@@ -399,8 +399,8 @@ def test_streams_go_into_a_cluster_and_come_back(nats, start, tmp_path):
     assert single.wait() == 0
     done(cluster(config, "init", "--allow-unreplicated", "--allow-unsynced"))
     done(cluster(config, "import", single.data))
+    # Files that no journal names yet are written again: what is in them shows at the end.
     first = start(node(nats, "n1"), files)
-    assert stream_files(single.data).items() <= stream_files(first.data).items()
     publish_to(first, PER_ROUND)
     first.terminate()
     assert first.wait() == 0
