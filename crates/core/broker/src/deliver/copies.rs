@@ -137,7 +137,10 @@ impl Sessions {
         }
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
-        if may_refuse && cx.shared.settings.rejects && self.anybody_refuses(cx, message, found) {
+        if may_refuse
+            && cx.shared.settings.rejects
+            && self.anybody_refuses(cx, durable, message, found)
+        {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
             return delivered;
         }
@@ -227,9 +230,8 @@ impl Sessions {
         let first = if is_behind { 0 } else { cx.flow.work.broadcast_max() };
         let first = found.get(first).map_or(u32::MAX, |subscription| subscription.subscriber);
         let publisher = self.slot_of(SessionKey::from_u64(message.publisher()));
-        let is_assigned = |slot: u32| {
-            serial != 0 && self.get(slot).is_some_and(|client| client.durable.is_some())
-        };
+        let is_assigned =
+            |slot: u32| serial != 0 && self.get(slot).is_some_and(|client| client.is_kept);
         let comes_later =
             |s: &Subscription| s.subscriber >= first && Some(s.subscriber) != publisher;
         found.sort_by_key(|s| comes_later(s) && !is_assigned(s.subscriber));
@@ -259,6 +261,7 @@ impl Sessions {
     pub(crate) fn anybody_refuses(
         &mut self,
         cx: &mut Context,
+        durable: &mut Durable,
         message: &Message,
         found: &[Subscription],
     ) -> bool {
@@ -266,30 +269,34 @@ impl Sessions {
         let kept =
             |subscription: &&Subscription| options::qos(subscription.options) != QoS::AtMostOnce;
         traits.qos != QoS::AtMostOnce
-            && found.iter().filter(kept).any(|own| self.refuses(cx, (message, traits), own))
+            && found.iter().filter(kept).any(|own| {
+                let of = (message, traits);
+                self.refuses(cx, durable, of, own)
+            })
     }
 
     /// Does the session have no room for the message, though it has to get it?
-    fn refuses(&mut self, cx: &mut Context, of: (&Message, Traits), own: &Subscription) -> bool {
+    fn refuses(
+        &mut self,
+        cx: &mut Context,
+        durable: &mut Durable,
+        of: (&Message, Traits),
+        own: &Subscription,
+    ) -> bool {
         let (message, _) = of;
         let slot = own.subscriber;
-        let is_assigned = |client| terms_of(of, std::slice::from_ref(own), client).is_some();
-        if !self.has_no_room(slot, message) || !self.get(slot).is_some_and(is_assigned) {
+        let Some(client) = self.get_mut(slot) else { return false };
+        let is_assigned = || terms_of(of, std::slice::from_ref(own), client).is_some();
+        if !durable.would_refuse(client, message) || !is_assigned() {
             return false;
         }
-        let Some(client) = self.get_mut(slot) else { return false };
         client.drop_expired(cx);
-        client.drop_expired_in_journal(cx);
-        let refuses = client.would_refuse(message);
+        durable.drop_expired(cx, client);
+        let refuses = durable.would_refuse(client, message);
         if refuses {
             client.session.count_refusal(message);
         }
         refuses
-    }
-
-    fn has_no_room(&self, slot: u32, message: &Message) -> bool {
-        let client = self.get(slot);
-        client.is_some_and(|client| client.would_refuse(message))
     }
 
     /// Delivers to one client; `own` are its matching subscriptions.
@@ -307,7 +314,7 @@ impl Sessions {
         // What is left of a session that has ended still stands in the index (`cleanup.rs`).
         let Some((client, router)) = self.with_index(slot) else { return };
         let is_own = traits.publisher == client.key.as_u64();
-        let is_durable = serial != 0 && client.durable.is_some();
+        let is_durable = serial != 0 && client.is_kept;
         let terms = terms_of((message, traits), own, client);
         if first.options & options::CHECK_RECEIVE != 0 {
             cx.flow.work.charge(client.grants.topic_units());
@@ -387,7 +394,7 @@ impl Client {
         if terms.serial != 0 {
             let delivery = Delivery { message: message.clone(), terms };
             fan_out.is_left_behind |= durable.assign(cx, self, router, delivery);
-            let pace = self.pace(now_ms);
+            let pace = self.pace(durable.backlog(self), now_ms);
             if !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
                 fan_out.pace.slow_to(pace);
             }
@@ -395,7 +402,7 @@ impl Client {
         }
         self.drop_expired(cx);
         cx.buffers.lend(self);
-        if terms.qos == QoS::ExactlyOnce && self.durable.is_some() {
+        if terms.qos == QoS::ExactlyOnce && self.is_kept {
             // The client would take what has this packet id after a crash for a repetition.
             return self.note_dropped(cx, Dropped::Unlogged);
         }
@@ -405,7 +412,7 @@ impl Client {
         let template = fan_out.template.as_mut();
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);
         let has_room = session.link().is_none_or(Link::has_room);
-        let mut pace = self.pace(now_ms);
+        let mut pace = self.pace(durable.backlog(self), now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
         if has_no_queue || !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
             fan_out.pace.slow_to(pace);

@@ -32,15 +32,18 @@ impl Durable {
         let (sent, serial) = (delivery.as_sent(), delivery.terms.serial);
         let bytes = self.store.as_ref().and_then(|store| store.bytes_of(serial));
         let bytes = bytes.unwrap_or_default();
-        client.drop_expired_in_journal(cx);
-        let reached = client.backlog_limit_reached(bytes);
+        self.drop_expired(cx, client);
+        let kept = self.kept.get(client.key.slot());
+        let reached = kept.and_then(|it| it.limit_reached(bytes, &client.limits.queue));
         debug_assert!(
-            client.durable.as_ref().is_none_or(|durable| durable.next_expiry_ms() > now_ms),
+            self.kept
+                .get(client.key.slot())
+                .is_none_or(|durable| durable.next_expiry_ms() > now_ms),
             "a copy that has expired takes room (MQTT-3.3.2-5)"
         );
         let limits = client.limits.queue;
         let (Some(durable), Some(store)) =
-            (client.durable.as_mut().expected(), self.store.as_mut().expected())
+            (self.kept.get_mut(client.key.slot()).expected(), self.store.as_mut().expected())
         else {
             return false;
         };
@@ -76,14 +79,16 @@ impl Durable {
     ) {
         loop {
             let limits = client.limits.queue;
-            let Some(durable) = client.durable.as_ref().expected() else { return };
+            let Some(durable) = self.kept.get(client.key.slot()).expected() else { return };
             let is_full =
                 durable.queued > limits.messages_max || durable.queued_bytes > limits.bytes_max;
             if !is_full {
                 return;
             }
             let Some(serial) = self.take_pending(client, router) else { return };
-            let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
+            let (Some(durable), Some(store)) =
+                (self.kept.get_mut(client.key.slot()), &mut self.store)
+            else {
                 return;
             };
             let was_live = store.leave_queue(durable, serial);
@@ -109,7 +114,8 @@ impl Durable {
     fn pending(&self, client: &Client, router: &Router, count: usize) -> Vec<u64> {
         let mut serials = Vec::new();
         let Some(store) = &self.store else { return serials };
-        let Some(durable) = client.durable.as_ref().filter(|durable| durable.is_behind) else {
+        let Some(durable) = self.kept.get(client.key.slot()).filter(|durable| durable.is_behind)
+        else {
             return serials;
         };
         for listed in client.subscriptions.plain() {
@@ -143,13 +149,13 @@ impl Durable {
         client: &mut Client,
         router: &mut Router,
     ) {
-        while client.has_backlog() && client.session.has_window() {
+        while self.has_backlog(client) && client.session.has_window() {
             let Some(serial) = self.take_pending(client, router) else {
                 self.catch_up(cx, client);
                 return;
             };
             if !self.dispatch_stored(cx, client, router, serial) {
-                if let Some(durable) = &mut client.durable {
+                if let Some(durable) = self.kept.get_mut(client.key.slot()) {
                     durable.rare().upcoming.push_front(serial);
                 }
                 return;
@@ -159,14 +165,14 @@ impl Durable {
 
     /// The serial whose turn comes next. They are looked up a batch at a time: what comes meanwhile
     /// is behind them all.
-    fn take_pending(&self, client: &mut Client, router: &Router) -> Option<u64> {
-        let durable = client.durable.as_mut()?;
+    fn take_pending(&mut self, client: &mut Client, router: &Router) -> Option<u64> {
+        let durable = self.kept.get_mut(client.key.slot())?;
         let next = durable.rare.as_mut().and_then(|rare| rare.upcoming.pop_front());
         if next.is_some() || !durable.is_behind {
             return next;
         }
         let serials = self.pending(client, router, BATCH_SERIALS);
-        let upcoming = &mut client.durable.as_mut()?.rare().upcoming;
+        let upcoming = &mut self.kept.get_mut(client.key.slot())?.rare().upcoming;
         upcoming.extend(serials);
         upcoming.pop_front()
     }
@@ -180,7 +186,7 @@ impl Durable {
         serial: u64,
     ) -> bool {
         let (Some(store), Some(durable)) =
-            (self.store.as_mut().expected(), client.durable.as_mut().expected())
+            (self.store.as_mut().expected(), self.kept.get_mut(client.key.slot()).expected())
         else {
             return false;
         };
@@ -206,7 +212,9 @@ impl Durable {
         if client.has_lost_right(router, &message) {
             client.note_dropped(cx, Dropped::Denied);
         }
-        if let (Some(store), Some(durable)) = (&mut self.store, &mut client.durable) {
+        if let (Some(store), Some(durable)) =
+            (&mut self.store, self.kept.get_mut(client.key.slot()))
+        {
             store.pass_now(durable, serial);
             store.release_message(serial);
         }
@@ -216,7 +224,7 @@ impl Durable {
     /// Nothing waits for the session any more.
     fn catch_up(&mut self, cx: &mut Context, client: &mut Client) {
         let Some(store) = self.store.as_mut().expected() else { return };
-        let Some(durable) = client.durable.as_mut().expected() else { return };
+        let Some(durable) = self.kept.get_mut(client.key.slot()).expected() else { return };
         durable.is_behind = false;
         if let Some(rare) = &mut durable.rare {
             rare.upcoming = VecDeque::new();
@@ -244,7 +252,7 @@ impl Durable {
         before: Vec<u64>,
     ) {
         // What the session listens to has changed: its next serials are looked up anew.
-        if let Some(durable) = &mut client.durable {
+        if let Some(durable) = self.kept.get_mut(client.key.slot()) {
             durable.forget_upcoming();
         }
         if before.is_empty() {
@@ -252,7 +260,10 @@ impl Durable {
         }
         cx.flow.work.charge_for(Task::Pending(before.len()));
         let after = self.all_pending(client, router);
-        let (Some(store), Some(durable)) = (&mut self.store, &mut client.durable) else { return };
+        let (Some(store), Some(durable)) = (&mut self.store, self.kept.get_mut(client.key.slot()))
+        else {
+            return;
+        };
         for serial in before {
             if after.binary_search(&serial).is_err() {
                 store.count_out(durable, serial);
@@ -269,24 +280,24 @@ impl Durable {
     }
 }
 
-impl Client {
+impl Durable {
     /// What has expired in the journal takes no room in the queue of the session (MQTT-3.3.2-5).
-    pub(crate) fn drop_expired_in_journal(&mut self, cx: &mut Context) {
-        let expired = self.durable.as_mut().map_or(0, |durable| durable.expire(cx.now_ms));
-        self.note_expired(cx, expired);
-    }
-
-    fn backlog_limit_reached(&self, bytes: u64) -> Option<QueueLimit> {
-        self.durable.as_ref()?.limit_reached(bytes, &self.limits.queue)
+    pub(crate) fn drop_expired(&mut self, cx: &mut Context, client: &mut Client) {
+        let kept = self.kept.get_mut(client.key.slot());
+        let expired = kept.map_or(0, |durable| durable.expire(cx.now_ms));
+        client.note_expired(cx, expired);
     }
 
     /// Deliveries that wait in the journal.
-    pub(crate) fn backlog(&self) -> usize {
-        self.durable.as_ref().map_or(0, |durable| durable.queued as usize)
+    #[inline]
+    pub(crate) fn backlog(&self, client: &Client) -> usize {
+        let kept = if client.is_kept { self.kept.get(client.key.slot()) } else { None };
+        kept.map_or(0, |durable| durable.queued as usize)
     }
 
     /// Does anything wait for this session in the journal?
-    pub(crate) fn has_backlog(&self) -> bool {
-        self.durable.as_ref().is_some_and(|durable| durable.is_behind)
+    #[inline]
+    pub(crate) fn has_backlog(&self, client: &Client) -> bool {
+        client.is_kept && self.kept.get(client.key.slot()).is_some_and(|durable| durable.is_behind)
     }
 }

@@ -56,13 +56,13 @@ impl Received {
     }
 }
 
-impl Client {
+impl Durable {
     /// Has an older publish of the client perhaps replaced what this one has retained?
-    pub(crate) fn has_undone(&self, packet_id: u16) -> bool {
-        let durable = self.durable.as_ref();
+    pub(crate) fn has_undone(&self, client: &Client, packet_id: u16) -> bool {
+        let durable = self.kept.get(client.key.slot());
         match durable.and_then(|durable| durable.received(packet_id)) {
             Some(received) => received.is_undone,
-            None => self.session.incoming.is_behind(),
+            None => client.session.incoming.is_behind(),
         }
     }
 }
@@ -174,7 +174,7 @@ impl Durable {
         confirm: Option<Confirm>,
     ) -> Result<u64, AppendError> {
         let level = level_of(message.level());
-        let session = sessions.kept(slot).map(|d| d.queue);
+        let session = self.kept.get(slot).map(|d| d.queue);
         let (Some(session), Some(store)) = (session.expected(), self.store.as_mut().expected())
         else {
             return Err(AppendError::Closed);
@@ -207,9 +207,9 @@ impl Durable {
         store.handovers.by_serial.insert(serial, handover);
         store.handovers.track.assign(serial, 0);
         store.line.push_taken(serial, position, level);
-        sessions.enter_line(cx, slot, Name::of(message));
+        self.kept.enter_line(cx, slot, Name::of(message));
         let topic_mark = Some(cx.topic_mark(Name::of(message)));
-        if let Some(durable) = sessions.kept_mut(slot) {
+        if let Some(durable) = self.kept.get_mut(slot) {
             let (place, is_undone, is_released) = (RecordLocation::default(), false, false);
             let received =
                 Received { packet_id, serial, place, topic_mark, is_undone, is_released };
@@ -240,7 +240,8 @@ impl Durable {
                 Loaded::Ready(message) => {
                     if store.streams.has(StreamFlaw::HandoverStoredAgain) {
                         let session = store.handovers.get(serial).and_then(|it| it.session);
-                        store.store_again(sessions, session, &message, cx.now_ms);
+                        let slot = session.and_then(|session| self.kept.find(session));
+                        store.store_again(sessions, slot, &message, cx.now_ms);
                     }
                     if let Some(handover) = store.handovers.get_mut(serial) {
                         handover.message = Some(message);
@@ -253,7 +254,7 @@ impl Durable {
                     if let Some(handover) = store.handovers.get_mut(serial) {
                         handover.awaited.insert(Respondent::ASKING);
                         let session = handover.session;
-                        sessions.leave_line(session);
+                        self.kept.leave_line(session);
                     }
                     self.on_handed_over(cx, sessions, serial, Respondent::ASKING);
                 }
@@ -297,10 +298,10 @@ impl Durable {
         });
         handover.awaited.insert(Respondent::ASKING);
         if was_in_line {
-            sessions.leave_line(session);
+            self.kept.leave_line(session);
         }
         let mut routed = Routed::default();
-        let slot = session.and_then(|session| sessions.find_queue(session));
+        let slot = session.and_then(|session| self.kept.find(session));
         if message.retain() && (is_will || slot.is_some()) {
             retained.retain(cx, sessions, self, &message, Some(&mut asked), &mut routed);
         }
@@ -341,7 +342,7 @@ impl Durable {
         let Some(handover) = store.handovers.by_serial.remove(&serial).expected() else { return };
         store.handovers.track.finish(serial);
         store.release_message(serial);
-        sessions.leave_line(handover.session);
+        self.kept.leave_line(handover.session);
         let Some(confirm) = handover.confirm else { return };
         if let Some(slot) = sessions.slot_of(confirm.publisher) {
             self.forget_received(sessions, slot, confirm.packet_id, serial);
@@ -368,7 +369,8 @@ impl Durable {
         let mark = Some(cx.topic_mark(Name::of(message)));
         let Some(client) = sessions.get_mut(slot).expected() else { return Ok(None) };
         client.session.incoming.note_sent_again();
-        let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
+        let (Some(durable), Some(store)) = (self.kept.get_mut(client.key.slot()), &mut self.store)
+        else {
             return Ok(None);
         };
         let (session, level) = (durable.queue, level_of(message.level()));
@@ -427,7 +429,7 @@ impl Durable {
         serial: u64,
     ) {
         let Some(client) = sessions.get_mut(slot).expected() else { return };
-        let Some(durable) = client.durable.as_mut().expected() else { return };
+        let Some(durable) = self.kept.get_mut(client.key.slot()).expected() else { return };
         let received = &mut durable.rare().received;
         // A repeated PUBREL, whose first has been dealt with.
         let Some(index) =
@@ -486,7 +488,6 @@ impl Durable {
     pub(crate) fn on_retain_mail(
         &mut self,
         cx: &mut Context,
-        sessions: &mut Sessions,
         retained: &mut Retained,
         message: Message,
         confirm: Option<Confirm>,
@@ -519,7 +520,7 @@ impl Durable {
             // The fact of a clearing does not say where it comes from, and must not undo what comes
             // next. Should there be no room, that finds none either.
             if let Some(store) = &mut self.store {
-                let _ = store.write_progress_of(sessions, &[QueueId::Seen(source)]);
+                let _ = store.write_progress_of(&mut self.kept, &[QueueId::Seen(source)]);
             }
         }
     }

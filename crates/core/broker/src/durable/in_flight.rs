@@ -11,12 +11,12 @@ use topic::{FilterId, Subscription};
 
 use crate::Name;
 use crate::deliver::copies::{Keeping, may_receive, terms_of};
-use crate::durable::Durable;
 use crate::durable::kept_sessions::KeptSession;
 use crate::durable::postponed::Postponed;
 use crate::durable::promise::Promise;
 use crate::durable::store::{Loaded, Noted, Store};
 use crate::durable::streams::{ForStreams, Publisher};
+use crate::durable::{Durable, Kept};
 use crate::journal::{Fact, Purpose, Stage, StoredMessage};
 use crate::parts::client::{Client, Pace};
 use crate::parts::flow::PAUSE_MS;
@@ -140,7 +140,7 @@ impl Durable {
         match qos {
             QoS::AtMostOnce => false,
             _ if !store.is_unwritten(serial) => true,
-            QoS::AtLeastOnce => client.has_backlog(),
+            QoS::AtLeastOnce => self.has_backlog(client),
             QoS::ExactlyOnce => false,
         }
     }
@@ -149,7 +149,9 @@ impl Durable {
         self.store.is_some()
             && found.iter().any(|subscription| {
                 subscription.options & options::DURABLE != 0
-                    && sessions.get(subscription.subscriber).is_some_and(Client::has_backlog)
+                    && sessions
+                        .get(subscription.subscriber)
+                        .is_some_and(|client| self.has_backlog(client))
             })
     }
 
@@ -207,7 +209,7 @@ impl Durable {
     ) -> bool {
         let Some(store) = self.store.as_mut().expected() else { return false };
         store.need_message(delivery.terms.serial);
-        if !client.has_backlog() && client.session.has_window() {
+        if !self.has_backlog(client) && client.session.has_window() {
             self.dispatch(cx, client, delivery);
             return false;
         }
@@ -217,7 +219,7 @@ impl Durable {
     /// Skips a message for a durable session, which others on its filter get.
     pub(crate) fn skip(&mut self, client: &mut Client, serial: u64) {
         if let (Some(store), Some(durable)) =
-            (self.store.as_mut().expected(), client.durable.as_mut().expected())
+            (self.store.as_mut().expected(), self.kept.get_mut(client.key.slot()).expected())
         {
             store.skip(durable, serial);
         }
@@ -243,7 +245,7 @@ impl Durable {
             (client.session.offer(&message, terms, &limits, None, now_ms), packet_id)
         };
         let (Some(durable), Some(store)) =
-            (client.durable.as_mut().expected(), self.store.as_mut().expected())
+            (self.kept.get_mut(client.key.slot()).expected(), self.store.as_mut().expected())
         else {
             return;
         };
@@ -277,7 +279,7 @@ impl Durable {
     /// A delivery is complete.
     pub(crate) fn finish_delivery(&mut self, client: &mut Client, serial: u64) {
         let slot = client.key.slot();
-        let durable = client.durable.as_mut().expected();
+        let durable = self.kept.get_mut(client.key.slot()).expected();
         let (Some(durable), Some(store)) = (durable, self.store.as_mut().expected()) else {
             return;
         };
@@ -396,7 +398,7 @@ impl Durable {
         if !client.session.is_online() {
             return false;
         }
-        let queue = client.durable.as_ref().map(|durable| durable.queue);
+        let queue = self.kept.get(client.key.slot()).map(|durable| durable.queue);
         let unsupplied = client.session.outgoing.unsupplied();
         let (Some(queue), Some((packet_id, origin))) = (queue, unsupplied) else { return false };
         let Some(store) = self.store.as_mut().expected() else { return false };
@@ -405,7 +407,7 @@ impl Durable {
             Loaded::Ready(message) => {
                 let wanted = self.delivery_of(client, router, origin.serial, &message);
                 let mut delivery = wanted.unwrap_or_else(|| begun(message, origin.serial));
-                delivery.terms.qos = client.begun_qos(origin.serial);
+                delivery.terms.qos = self.kept.begun_qos(client.key.slot(), origin.serial);
                 Some(delivery)
             }
             Loaded::Gone => {
@@ -421,10 +423,10 @@ impl Durable {
     }
 }
 
-impl Client {
+impl Kept {
     /// The QoS at which the client has seen the delivery, or may have.
-    fn begun_qos(&mut self, serial: u64) -> QoS {
-        let durable = self.durable.as_mut();
+    fn begun_qos(&mut self, slot: u32, serial: u64) -> QoS {
+        let durable = self.get_mut(slot);
         let out = durable.and_then(|durable| durable.track.get_mut(serial));
         match out.map(|out| out.stage) {
             Some(Stage::AwaitsPubrec | Stage::AwaitsPubcomp) => QoS::ExactlyOnce,
@@ -439,7 +441,8 @@ impl Durable {
     pub(crate) fn keep_pubrec(&mut self, client: &mut Client, ack: &Ack<'_>) -> bool {
         let session = client.key;
         let origin = client.session.outgoing.origin_of_qos_2(ack.packet_id);
-        let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
+        let (Some(durable), Some(store)) = (self.kept.get_mut(client.key.slot()), &mut self.store)
+        else {
             return false;
         };
         let Some(origin) = origin.filter(|origin| origin.serial != 0 && origin.group == 0) else {
@@ -466,7 +469,7 @@ impl Durable {
         client: &mut Client,
         origin: session::Origin,
     ) -> bool {
-        let Some(durable) = &mut client.durable else { return false };
+        let Some(durable) = self.kept.get_mut(client.key.slot()) else { return false };
         let Some(packet_id) = durable.track.get_mut(origin.serial).map(|out| out.packet_id) else {
             return false;
         };
@@ -488,7 +491,8 @@ impl Durable {
     pub(crate) fn keep_pubrel(&mut self, client: &mut Client, packet_id: u16) -> bool {
         let session = client.key;
         let connection = client.connection;
-        let (Some(durable), Some(store)) = (&mut client.durable, &mut self.store) else {
+        let (Some(durable), Some(store)) = (self.kept.get_mut(client.key.slot()), &mut self.store)
+        else {
             return false;
         };
         let (queue, level) = (durable.queue, durable.journal_level());
@@ -530,11 +534,11 @@ fn begun(message: Message, serial: u64) -> Delivery {
     Delivery { message, terms: Terms { identifiers, group: 0, serial, qos, retain: false } }
 }
 
-impl Client {
+impl Durable {
     /// Would a message for it be refused, because its backlog is full?
-    pub(crate) fn would_refuse(&self, message: &Message) -> bool {
-        let limits = &self.limits.queue;
-        match &self.durable {
+    pub(crate) fn would_refuse(&self, client: &Client, message: &Message) -> bool {
+        let limits = &client.limits.queue;
+        match self.kept.get(client.key.slot()) {
             Some(durable)
                 if message.level() > 0
                     || message.qos() == QoS::ExactlyOnce
@@ -542,10 +546,10 @@ impl Client {
             {
                 let bytes = message.heap_bytes() as u64;
                 let is_full = durable.limit_reached(bytes, limits).is_some();
-                let is_open = !durable.is_behind && self.session.has_window();
+                let is_open = !durable.is_behind && client.session.has_window();
                 limits.overflow == Overflow::Reject && is_full && !is_open
             }
-            _ => self.session.would_refuse(message, limits),
+            _ => client.session.would_refuse(message, limits),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::durable::since::Since;
 use crate::durable::store::{Class, level_of};
 use crate::durable::track::Track;
 use crate::journal::{Fact, SessionOpened, Subscribed};
-use crate::parts::client::Client;
+use crate::parts::client::{Client, KEPT_SESSION_BYTES};
 use crate::parts::groups::Groups;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
@@ -79,6 +79,8 @@ pub(super) struct Rare {
     /// Its last will is due, and has yet to be taken.
     pub(super) has_due_will: bool,
 }
+
+const _: () = assert!(size_of::<KeptSession>() == KEPT_SESSION_BYTES);
 
 impl KeptSession {
     pub(crate) fn new(queue: QueueNumber, level: Durability, cursor: u64) -> Self {
@@ -270,7 +272,7 @@ impl Durable {
         let now_ms = cx.now_ms;
         let Some(client) = sessions.get(slot).expected() else { return Ok(()) };
         let level = client.limits.durability;
-        if client.durable.is_some() {
+        if client.is_kept {
             return self.keep_resumed(cx, sessions, slot, version);
         }
         if !client.is_persistent() || level == Durability::Memory {
@@ -293,13 +295,14 @@ impl Durable {
         let mut durable = KeptSession::new(queue, level, store.last_serial());
         durable.opened = place;
         durable.fact_ms = now_ms;
-        sessions.set_durable(slot, durable);
+        self.kept.insert(slot, durable);
+        sessions.set_kept(slot, true);
         match written.and_then(|_| self.keep_will(sessions, slot, Class::Normal)) {
             // The next segment is being made. The CONNACK promises nothing, and all else waits.
             Err(error) if may_wait(&error) => {
                 let (opened_at_ms, detached_ms, is_new) = (now_ms, None, true);
                 let unwritten = Unwritten { version, opened_at_ms, detached_ms, is_new };
-                self.put_off_connect(sessions, slot, unwritten);
+                self.put_off_connect(slot, unwritten);
             }
             other => other?,
         }
@@ -318,14 +321,14 @@ impl Durable {
     ) -> Result<(), AppendError> {
         let now_ms = cx.now_ms;
         let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
-        let Some(durable) = client.durable.as_mut().expected() else { return Ok(()) };
+        let Some(durable) = self.kept.get_mut(client.key.slot()).expected() else { return Ok(()) };
         durable.set_level(client.limits.durability.max(Durability::Disk));
         durable.fact_ms = now_ms.max(durable.fact_ms + 1);
         let (opened_at_ms, detached_ms) = (durable.fact_ms, None);
         let is_new = durable.unwritten().is_some_and(|unwritten| unwritten.is_new);
         let connect = Unwritten { version, opened_at_ms, detached_ms, is_new };
         if is_new {
-            self.put_off_connect(sessions, slot, connect);
+            self.put_off_connect(slot, connect);
             return Ok(());
         }
         // What was to be said of the connection before is void.
@@ -334,7 +337,7 @@ impl Durable {
         }
         match self.write_connect(cx, sessions, slot, connect, Class::Essential) {
             Err(error) if passes(&error) => {
-                self.put_off_connect(sessions, slot, connect);
+                self.put_off_connect(slot, connect);
                 if sessions.get(slot).is_some_and(|client| client.will.is_some()) {
                     sessions.report_will_not_kept(cx, slot, error);
                 }
@@ -355,18 +358,18 @@ impl Durable {
     ) -> Result<(), AppendError> {
         let Some(store) = self.store.as_mut().expected() else { return Ok(()) };
         let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
-        let Some(durable) = client.durable.as_ref().expected() else { return Ok(()) };
+        let Some(durable) = self.kept.get(client.key.slot()).expected() else { return Ok(()) };
         let (queue, level) = (durable.queue, durable.journal_level());
         let client_key = client.name().key();
         let Unwritten { version, opened_at_ms, .. } = connect;
         let opened = session_opened(client, &client_key, queue, version, opened_at_ms);
         let place = store.append(class, &Fact::SessionOpened(opened), level)?;
-        let Some(durable) = client.durable.as_mut().expected() else { return Ok(()) };
+        let Some(durable) = self.kept.get_mut(client.key.slot()).expected() else { return Ok(()) };
         store.release(std::mem::replace(&mut durable.opened, place));
         store.release(std::mem::take(&mut durable.detached));
         if let Err(error) = self.keep_will(sessions, slot, class) {
             if passes(&error) {
-                self.put_off_will(sessions, slot);
+                self.put_off_will(slot);
             }
             sessions.report_will_not_kept(cx, slot, error);
         }
@@ -480,7 +483,7 @@ impl Durable {
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
         let Some(client) = sessions.get_mut(slot).expected() else { return Ok(None) };
-        let Some(durable) = &mut client.durable else { return Ok(None) };
+        let Some(durable) = self.kept.get_mut(client.key.slot()) else { return Ok(None) };
         let from_serial = durable.begin_of(listed.filter);
         let subscribed = Fact::Subscribed(Subscribed {
             session: durable.queue,
@@ -504,7 +507,7 @@ impl Durable {
         filter: topic::FilterId,
     ) {
         // The session has ended, or has given the filter up.
-        let Some(slot) = sessions.find_queue(session) else { return };
+        let Some(slot) = self.kept.find(session) else { return };
         let Some(own) = sessions.router.subscription(filter, slot) else { return };
         let text = sessions.router.text(filter).to_owned();
         let (listed, granted) = (Listed::new(filter, 0), (own.options, own.identifier));
@@ -521,13 +524,12 @@ impl Durable {
     /// Err: it cannot be written down and will not be, so it would come back with the next start.
     pub(crate) fn drop_subscription(
         &mut self,
-        sessions: &mut Sessions,
         slot: u32,
         listed: Listed,
         filter: &str,
     ) -> Result<Option<Position>, AppendError> {
         let Some(store) = &mut self.store else { return Ok(None) };
-        let Some(durable) = sessions.kept_mut(slot) else { return Ok(None) };
+        let Some(durable) = self.kept.get_mut(slot) else { return Ok(None) };
         let (session, level) = (durable.queue, durable.journal_level());
         let written = store.append_deletion(&Fact::Unsubscribed { session, filter }, level);
         let position = match written {
@@ -558,7 +560,7 @@ impl Durable {
         let session = sessions.key(slot);
         let Some(client) = sessions.get_mut(slot).expected() else { return };
         let connection = client.connection;
-        let durable = client.durable.as_ref();
+        let durable = self.kept.get(client.key.slot());
         let level = durable.map(|durable| durable.journal_level());
         let position = position.max(durable.and_then(|durable| durable.connect_facts_end()));
         let is_ahead = durable.is_some_and(|durable| durable.is_ahead_of_journal());
@@ -603,7 +605,7 @@ impl Durable {
         let Some(store) = &mut self.store else { return };
         let Some(client) = sessions.get_mut(slot).expected() else { return };
         let expiry_secs = client.session_expiry_secs;
-        let Some(durable) = &mut client.durable else { return };
+        let Some(durable) = self.kept.get_mut(client.key.slot()) else { return };
         durable.shrink();
         let session = durable.queue;
         if let Some(unwritten) = durable.rare.as_mut().and_then(|rare| rare.unwritten.as_mut()) {
@@ -630,7 +632,8 @@ impl Durable {
         let pending = self.all_pending(client, router);
         let client = sessions.id_hash(slot);
         let Some(store) = &mut self.store else { return };
-        let Some(mut durable) = sessions.take_durable(slot) else { return };
+        let Some(mut durable) = self.kept.take(slot) else { return };
+        sessions.set_kept(slot, false);
         for serial in pending {
             store.release_message(serial);
         }
@@ -663,26 +666,6 @@ impl Durable {
             true => store.postponed.push(Postponed::End(end)),
             false => self.end_queue(cx, sessions, end),
         }
-    }
-}
-
-impl Sessions {
-    /// What is kept of the session in this slot, if it is.
-    pub(crate) fn kept(&self, slot: u32) -> Option<&KeptSession> {
-        self.get(slot)?.durable.as_deref()
-    }
-
-    pub(super) fn kept_mut(&mut self, slot: u32) -> Option<&mut KeptSession> {
-        self.get_mut(slot)?.durable.as_deref_mut()
-    }
-
-    /// The kept session with this queue, if it is still there.
-    pub(super) fn kept_of(&self, queue: QueueNumber) -> Option<&KeptSession> {
-        self.kept(self.find_queue(queue)?)
-    }
-
-    pub(super) fn kept_of_mut(&mut self, queue: QueueNumber) -> Option<&mut KeptSession> {
-        self.kept_mut(self.find_queue(queue)?)
     }
 }
 

@@ -14,8 +14,7 @@ use session::{Message, Respondent};
 use storage::{Journal, Level, Position};
 
 use crate::deliver::copies::Routed;
-use crate::durable::Durable;
-use crate::parts::client::Client;
+use crate::durable::{Durable, Kept};
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;
@@ -100,21 +99,15 @@ impl Line {
 impl Durable {
     /// Would this message overtake an older one of the same client and topic?
     #[inline(always)]
-    pub(crate) fn would_overtake(
-        &self,
-        cx: &Context,
-        sessions: &Sessions,
-        slot: u32,
-        message: &Message,
-    ) -> bool {
-        self.store.is_some() && sessions.would_overtake_in_line(cx, slot, message)
+    pub(crate) fn would_overtake(&self, cx: &Context, slot: u32, message: &Message) -> bool {
+        self.store.is_some() && self.kept.would_overtake(cx, slot, message)
     }
 }
 
-impl Sessions {
+impl Kept {
     #[inline(never)]
-    fn would_overtake_in_line(&self, cx: &Context, slot: u32, message: &Message) -> bool {
-        let durable = self.kept(slot);
+    fn would_overtake(&self, cx: &Context, slot: u32, message: &Message) -> bool {
+        let durable = self.get(slot);
         durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
             !rare.in_line.is_empty() && rare.in_line.contains(&cx.topic_mark(Name::of(message)))
         })
@@ -128,20 +121,19 @@ impl Context {
     }
 }
 
-impl Sessions {
+impl Kept {
     /// Something of the session on this topic is in the line.
     pub(super) fn enter_line(&mut self, cx: &Context, slot: u32, topic: Name<'_>) {
         let mark = cx.topic_mark(topic);
-        if let Some(durable) = self.kept_mut(slot) {
+        if let Some(durable) = self.get_mut(slot) {
             durable.rare().in_line.push_back(mark);
         }
     }
 
     /// What the session had in the line first goes on.
     pub(super) fn leave_line(&mut self, session: Option<QueueNumber>) {
-        let slot = session.and_then(|session| self.find_queue(session));
-        let client = slot.and_then(|slot| self.get_mut(slot));
-        if let Some(rare) = client.and_then(|c| c.durable.as_mut()).and_then(|d| d.rare.as_mut()) {
+        let durable = session.and_then(|session| self.of_queue(session));
+        if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
             rare.in_line.pop_front();
         }
     }
@@ -152,15 +144,14 @@ impl Durable {
     pub(crate) fn wait_in_line(
         &mut self,
         cx: &Context,
-        sessions: &mut Sessions,
         slot: u32,
         message: &Message,
         asked: Option<&mut Asked>,
         is_for_store_only: bool,
     ) {
-        let durable = sessions.kept(slot);
+        let durable = self.kept.get(slot);
         let Some(session) = durable.map(|durable| durable.queue).expected() else { return };
-        sessions.enter_line(cx, slot, Name::of(message));
+        self.kept.enter_line(cx, slot, Name::of(message));
         let Some(store) = self.store.as_mut().expected() else { return };
         let message = message.clone();
         let confirm = asked.map(|asked| asked.ask(Respondent::LINE));
@@ -221,7 +212,7 @@ impl Durable {
         behind: Behind,
     ) {
         let Behind { session, message, confirm, is_for_store_only } = behind;
-        sessions.leave_line(Some(session));
+        self.kept.leave_line(Some(session));
         let mut routed = Routed::default();
         let mut asked = confirm.map(Asked::new);
         if message.retain() {
@@ -256,20 +247,19 @@ impl Durable {
     pub(super) fn will_waits_in_line(
         &mut self,
         cx: &Context,
-        sessions: &mut Sessions,
         session: QueueNumber,
         serial: u64,
         message: &Message,
     ) -> bool {
-        let slot = sessions.find_queue(session);
+        let slot = self.kept.find(session);
         let waits = self.store.as_ref().is_some_and(|store| store.line.wills > 0)
-            || slot.is_some_and(|slot| self.would_overtake(cx, sessions, slot, message));
+            || slot.is_some_and(|slot| self.would_overtake(cx, slot, message));
         let Some(store) = self.store.as_mut().filter(|_| waits) else { return false };
         store.line.waiting.push_back(PendingEntry::Will { serial });
         store.line.wills += 1;
         if let Some(slot) = slot {
             store.handovers.note_in_line(serial);
-            sessions.enter_line(cx, slot, Name::of(message));
+            self.kept.enter_line(cx, slot, Name::of(message));
         }
         true
     }
@@ -280,10 +270,10 @@ impl Durable {
     }
 }
 
-impl Client {
-    /// Would its publish join a line that is full?
-    pub(crate) fn waits_for_line(&self, publish: &Publish<'_>) -> bool {
-        let rare = self.durable.as_ref().and_then(|durable| durable.rare.as_ref());
+impl Kept {
+    /// Would a publish of the session join a line that is full?
+    pub(crate) fn waits_for_line(&self, slot: u32, publish: &Publish<'_>) -> bool {
+        let rare = self.get(slot).and_then(|durable| durable.rare.as_ref());
         let has_any = rare.is_some_and(|rare| !rare.in_line.is_empty());
         has_any && publish.qos != codec::QoS::ExactlyOnce
     }

@@ -27,6 +27,7 @@ mod backlog;
 mod forget;
 pub(crate) mod handover;
 mod in_flight;
+mod kept;
 mod kept_groups;
 mod kept_sessions;
 pub(crate) mod line;
@@ -49,7 +50,7 @@ pub(crate) mod writing;
 
 use storage::{Completion, Journal, Status};
 
-pub(crate) use kept_sessions::KeptSession;
+pub(crate) use kept::Kept;
 pub(crate) use promise::Promise;
 pub use replay::{Replay, Restored, Unreadable};
 use store::Store;
@@ -71,6 +72,7 @@ use crate::{Durability, Shard, Waits};
 #[derive(Debug, Default)]
 pub(crate) struct Durable {
     store: Option<Box<Store>>,
+    pub(crate) kept: Kept,
 }
 
 impl Durable {

@@ -315,7 +315,7 @@ impl Durable {
                 sessions.on_publish_mail(cx, self, message, confirm, owner);
             }
             Postponed::Mail(Mail::Retain { message, confirm, owner }) => {
-                self.on_retain_mail(cx, sessions, retained, message, confirm, owner);
+                self.on_retain_mail(cx, retained, message, confirm, owner);
             }
             Postponed::Mail(Mail::Park { group, message, number, confirm }) => {
                 groups.on_park(cx, sessions, self, &group, (number, message), confirm);
@@ -327,13 +327,13 @@ impl Durable {
             Postponed::Answer { session, connection, packet, .. } => {
                 self.promise_answer(sessions, session, connection, packet);
             }
-            deletion => self.try_deletion(sessions, deletion),
+            deletion => self.try_deletion(deletion),
         }
     }
 
     fn try_connect(&mut self, cx: &mut Context, sessions: &mut Sessions, queue: QueueNumber) {
-        let Some(slot) = sessions.find_queue(queue) else { return };
-        let rare = sessions.kept_mut(slot).and_then(|durable| durable.rare.as_mut());
+        let Some(slot) = self.kept.find(queue) else { return };
+        let rare = self.kept.get_mut(slot).and_then(|durable| durable.rare.as_mut());
         // It is void, or was written with a later connection.
         let Some(connect) = rare.and_then(|rare| rare.unwritten.take()) else { return };
         let class = if connect.is_new { Class::Normal } else { Class::Essential };
@@ -344,15 +344,15 @@ impl Durable {
         match (written, connect.detached_ms) {
             (Ok(()), Some(at_ms)) => self.keep_detached(sessions, slot, at_ms),
             (Ok(()), None) => {}
-            (Err(error), _) if passes(&error) => self.put_off_connect(sessions, slot, connect),
+            (Err(error), _) if passes(&error) => self.put_off_connect(slot, connect),
             // Nothing is promised any more.
             (Err(_), _) => {}
         }
     }
 
     fn try_detached(&mut self, cx: &Context, sessions: &mut Sessions, queue: QueueNumber) {
-        let Some(slot) = sessions.find_queue(queue) else { return };
-        if let Some(rare) = sessions.kept_mut(slot).and_then(|kept| kept.rare.as_mut()) {
+        let Some(slot) = self.kept.find(queue) else { return };
+        if let Some(rare) = self.kept.get_mut(slot).and_then(|kept| kept.rare.as_mut()) {
             rare.has_late_end = false;
         }
         let Some(client) = sessions.get(slot).filter(|client| !client.is_connected()) else {
@@ -366,13 +366,8 @@ impl Durable {
     }
 
     /// The fact of the connection is appended later.
-    pub(super) fn put_off_connect(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: u32,
-        connect: Unwritten,
-    ) {
-        let durable = sessions.kept_mut(slot);
+    pub(super) fn put_off_connect(&mut self, slot: u32, connect: Unwritten) {
+        let durable = self.kept.get_mut(slot);
         let (Some(durable), Some(store)) = (durable.expected(), self.store.as_mut().expected())
         else {
             return;
@@ -401,21 +396,21 @@ impl Durable {
     }
 
     fn try_will(&mut self, sessions: &mut Sessions, queue: QueueNumber) {
-        let Some(slot) = sessions.find_queue(queue) else { return };
-        let durable = sessions.kept_mut(slot);
+        let Some(slot) = self.kept.find(queue) else { return };
+        let durable = self.kept.get_mut(slot);
         let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
         // Behind a will that is due, which brings it along: it may stand anywhere in the list.
         if std::mem::take(&mut rare.has_pending_will)
             && !rare.has_due_will
             && self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error))
         {
-            self.put_off_will(sessions, slot);
+            self.put_off_will(slot);
         }
     }
 
     /// The will of the session is written later.
-    pub(super) fn put_off_will(&mut self, sessions: &mut Sessions, slot: u32) {
-        let durable = sessions.kept_mut(slot);
+    pub(super) fn put_off_will(&mut self, slot: u32) {
+        let durable = self.kept.get_mut(slot);
         if let (Some(durable), Some(store)) = (durable, &mut self.store)
             && !std::mem::replace(&mut durable.rare().has_pending_will, true)
         {
@@ -423,7 +418,7 @@ impl Durable {
         }
     }
 
-    fn try_deletion(&mut self, sessions: &mut Sessions, deletion: Postponed) {
+    fn try_deletion(&mut self, deletion: Postponed) {
         let Some(store) = self.store.as_mut().expected() else { return };
         let written = match &deletion {
             Postponed::Unsubscribed { session, level, filter } => {
@@ -434,7 +429,7 @@ impl Durable {
             }
             Postponed::WillCleared(session) => {
                 // What is written now is another one.
-                if sessions.kept_of(*session).is_none_or(|durable| durable.has_will()) {
+                if self.kept.of_queue(*session).is_none_or(|durable| durable.has_will()) {
                     return;
                 }
                 store.append_deletion(&Fact::WillCleared { session: *session }, Level::Disk)
@@ -451,7 +446,7 @@ impl Durable {
                 store.promises.push(position, level, Promise::Confirm(confirm));
             }
             Postponed::Unsubscribed { session, .. } => {
-                if let Some(durable) = sessions.kept_of_mut(session) {
+                if let Some(durable) = self.kept.of_queue(session) {
                     let unsubscribed = &mut durable.rare().unwritten_unsubscribes;
                     *unsubscribed = unsubscribed.saturating_sub(1);
                 }
@@ -469,7 +464,7 @@ impl Durable {
         packet: Box<[u8]>,
     ) {
         let slot = sessions.slot_of(session);
-        let durable = slot.and_then(|slot| sessions.kept(slot));
+        let durable = slot.and_then(|slot| self.kept.get(slot));
         let (Some(durable), Some(store)) = (durable, &mut self.store) else { return };
         if let Some(position) = store.postponed.written.max(durable.connect_facts_end()) {
             let promise = Promise::Packet { session, connection, packet };

@@ -207,7 +207,7 @@ impl Durable {
     ) {
         let Some(slot) = sessions.slot_of(session) else { return };
         self.forget_received(sessions, slot, packet_id, serial);
-        let durable = sessions.kept(slot);
+        let durable = self.kept.get(slot);
         if durable.is_some_and(|durable| durable.received(packet_id).is_some()) {
             // A repeated PUBREL: the packet id has a new publish by now.
             return;

@@ -4,11 +4,10 @@
 //! A further kind gets a variant of [`Queue`], and of [`QueueId`] if it has no number of its own.
 //! All else is in this file; what is in its queue and when it moves is its own business.
 
-use crate::durable::Durable;
 use crate::durable::store::{Seen, Store};
 use crate::durable::track::Track;
+use crate::durable::{Durable, Kept};
 use crate::journal::ProgressBuf;
-use crate::parts::sessions::Sessions;
 use crate::words::expected::Expected;
 use crate::words::queue_number::KeptId;
 use crate::words::queue_number::{QueueId, QueueNumber};
@@ -51,38 +50,38 @@ impl Reached<'_> {
 
 impl Durable {
     /// The queue that the journal means. None: it is gone.
-    pub(crate) fn queue(&self, sessions: &Sessions, id: QueueId) -> Option<Queue> {
-        self.store.as_ref()?.queue(sessions, id)
+    pub(crate) fn queue(&self, id: QueueId) -> Option<Queue> {
+        self.store.as_ref()?.queue(&self.kept, id)
     }
 }
 
 impl Store {
     /// The queue that the journal means. None: it is gone.
-    pub(super) fn queue(&self, sessions: &Sessions, id: QueueId) -> Option<Queue> {
+    pub(super) fn queue(&self, kept: &Kept, id: QueueId) -> Option<Queue> {
         match id {
             QueueId::Handover => Some(Queue::Handover),
             QueueId::Seen(source) => Some(Queue::Seen(source)),
-            QueueId::Owned(number) => self.queue_of(sessions, number),
+            QueueId::Owned(number) => self.queue_of(kept, number),
         }
     }
 
     /// The queue of the session or group with this number. None: that is gone.
-    pub(super) fn queue_of(&self, sessions: &Sessions, number: QueueNumber) -> Option<Queue> {
-        if let Some(slot) = sessions.find_queue(number) {
+    pub(super) fn queue_of(&self, kept: &Kept, number: QueueNumber) -> Option<Queue> {
+        if let Some(slot) = kept.find(number) {
             return Some(Queue::Session(slot));
         }
         self.groups.find(number).map(Queue::Group)
     }
 
     /// None: the queue is gone.
-    fn reached<'a>(&'a self, sessions: &'a Sessions, id: QueueId) -> Option<Reached<'a>> {
-        let track = match self.queue(sessions, id)? {
+    fn reached<'a>(&'a self, kept: &'a Kept, id: QueueId) -> Option<Reached<'a>> {
+        let track = match self.queue(kept, id)? {
             Queue::Handover => Some(&self.handovers.track),
             Queue::Seen(source) => {
                 return self.seen.get(usize::from(source)).expected().map(Reached::Serial);
             }
             Queue::Session(slot) => {
-                let durable = sessions.kept(slot);
+                let durable = kept.get(slot);
                 durable.map(|durable| &durable.track)
             }
             Queue::Group(id) => self.groups.get(id).map(|kept| &kept.track),
@@ -91,41 +90,32 @@ impl Store {
     }
 
     /// Says in a list how far the queue is. False: it is gone.
-    pub(super) fn push_progress(
-        &self,
-        sessions: &Sessions,
-        id: QueueId,
-        buffer: &mut ProgressBuf,
-    ) -> bool {
-        let reached = self.reached(sessions, id);
+    pub(super) fn push_progress(&self, kept: &Kept, id: QueueId, buffer: &mut ProgressBuf) -> bool {
+        let reached = self.reached(kept, id);
         reached.inspect(|reached| reached.push_to(id, buffer)).is_some()
     }
 
     /// Where the journal says how far the queue is. None: the queue is gone.
-    pub(super) fn progress_place(
-        &self,
-        sessions: &Sessions,
-        id: QueueId,
-    ) -> Option<RecordLocation> {
-        self.reached(sessions, id).map(|reached| reached.place())
+    pub(super) fn progress_place(&self, kept: &Kept, id: QueueId) -> Option<RecordLocation> {
+        self.reached(kept, id).map(|reached| reached.place())
     }
 
     /// From now on the journal says here how far the queue is. Returns the place that is needed no
     /// more: where it said so before, or this one, if the queue is gone.
     pub(super) fn set_progress_place(
         &mut self,
-        sessions: &mut Sessions,
+        kept: &mut Kept,
         id: QueueId,
         place: RecordLocation,
     ) -> RecordLocation {
-        let Some(queue) = self.queue(sessions, id) else { return place };
+        let Some(queue) = self.queue(kept, id) else { return place };
         let old = match queue {
             Queue::Handover => Some(&mut self.handovers.track.place),
             Queue::Seen(source) => {
                 self.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
             }
             Queue::Session(slot) => {
-                let durable = sessions.kept_mut(slot);
+                let durable = kept.get_mut(slot);
                 durable.map(|durable| {
                     durable.is_moved = false;
                     &mut durable.track.place

@@ -9,7 +9,6 @@ use session::{Account, Will};
 use storage::{Journal, Recovered};
 use topic::FilterId;
 
-use crate::durable::Durable;
 use crate::durable::handover::Received;
 use crate::durable::kept_sessions::KeptSession;
 use crate::durable::postponed::Postponed;
@@ -20,6 +19,7 @@ use crate::durable::replay::{
 use crate::durable::session_ends::End;
 use crate::durable::store::{Store, Stored};
 use crate::durable::track::{Out, Track};
+use crate::durable::{Durable, Kept};
 use crate::journal::{Sent, Stage, Subscribed};
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
@@ -98,17 +98,19 @@ impl Durable {
     ) -> Result<Restored, Unreadable> {
         let Some(store) = self.store.as_mut().expected() else { return Ok(Restored::default()) };
         let mut since = Since::default();
+        let kept = &mut self.kept;
         sessions.reserve(replay.sessions.len());
+        kept.reserve(replay.sessions.len());
         for (queue, facts) in std::mem::take(&mut replay.sessions) {
             let progress = replay.progress.remove(&QueueId::Owned(queue)).unwrap_or_default();
             let found = Found { queue, facts: *facts, progress };
-            store.restore_session(cx, sessions, groups, found, limits, &mut since)?;
+            store.restore_session(cx, kept, sessions, groups, found, limits, &mut since)?;
         }
         store.restore_groups(cx, sessions, groups, &mut replay);
         store.restore_retained(cx, retained, &mut replay);
-        store.restore_own(cx, sessions, &mut replay);
-        sessions.mark_topics(cx, &replay);
-        store.restore_messages(cx, sessions, &mut replay, &since);
+        store.restore_own(cx, kept, &mut replay);
+        kept.mark_topics(cx, &replay);
+        store.restore_messages(cx, kept, sessions, &mut replay, &since);
         std::mem::take(&mut replay.streams).restore(&mut store.streams);
         for progress in replay.progress.into_values() {
             store.release(progress.place);
@@ -129,6 +131,7 @@ impl Store {
     fn restore_session(
         &mut self,
         cx: &mut Context,
+        kept: &mut Kept,
         sessions: &mut Sessions,
         groups: &mut Groups,
         found: Found,
@@ -169,14 +172,12 @@ impl Store {
         self.restore_track(&mut client, &mut durable, rare, &progress);
         client.session.mark_resumed();
         client.recharge();
-        let scope = client.scope;
         if !durable.detached.is_some() {
             self.postponed.push(Postponed::Detached(queue));
         }
-        let slot = sessions.insert(client);
-        sessions.set_durable(slot, durable);
+        let slot = sessions.insert(Client { is_kept: true, ..client });
+        kept.insert(slot, durable);
         cx.metrics.sessions.add(1);
-        cx.count_in_space(scope, Quota::Sessions, 1);
         for (filter, facts) in facts.subscriptions.into_iter() {
             let listed = groups.restore_subscription(cx, sessions, slot, &filter, &facts)?;
             let Some(listed) = listed.filter(|it| !it.is_shared()) else { continue };
@@ -192,6 +193,7 @@ impl Store {
         }
         formerly.into_values().for_each(|(_, place)| self.release(place));
         if let Some(client) = sessions.get_mut(slot) {
+            cx.count_in_space(client.scope, Quota::Sessions, 1);
             client.arm_timer(cx);
         }
         Ok(())
@@ -365,7 +367,7 @@ impl Context {
 
 impl Store {
     /// What the shard itself has taken on and had from others.
-    fn restore_own(&mut self, cx: &Context, sessions: &mut Sessions, replay: &mut Replay) {
+    fn restore_own(&mut self, cx: &Context, kept: &mut Kept, replay: &mut Replay) {
         let handed_over = replay.progress.remove(&QueueId::Handover).unwrap_or_default();
         let is_done = |serial: &u64| {
             let mut runs = handed_over.above.iter();
@@ -389,9 +391,9 @@ impl Store {
         }
         for (serial, (session, _)) in &replay.taken {
             let topic = replay.messages.get(serial).map(|facts| facts.topic);
-            let slot = session.and_then(|session| sessions.find_queue(session));
+            let slot = session.and_then(|session| kept.find(session));
             if let (Some(slot), Some(topic)) = (slot, topic) {
-                sessions.enter_line(cx, slot, Name::of_key(replay.texts.get(topic)));
+                kept.enter_line(cx, slot, Name::of_key(replay.texts.get(topic)));
             }
         }
     }
@@ -400,12 +402,13 @@ impl Store {
     fn restore_messages(
         &mut self,
         cx: &Context,
+        kept: &mut Kept,
         sessions: &mut Sessions,
         replay: &mut Replay,
         since: &Since,
     ) {
         let now_ms = cx.now_ms;
-        let mut needs = sessions.pinned_messages(replay);
+        let mut needs = kept.pinned_messages(replay);
         replay.streams.add_needs(&mut needs);
         let mut recipients_by_topic: Vec<Option<Recipients>> = vec![None; replay.texts.len()];
         let mut owners = Accounts::new();
@@ -419,7 +422,7 @@ impl Store {
                         recipients_by_topic[facts.topic as usize].get_or_insert_with(|| {
                             sessions.recipients_of(replay.texts.get(facts.topic), since)
                         });
-                    self.line_up(sessions, serial, &facts, recipients, now_ms)
+                    self.line_up(kept, serial, &facts, recipients, now_ms)
                 };
             }
             if refs == 0 {
@@ -432,9 +435,9 @@ impl Store {
             self.restore_message(serial, stored, owner);
             self.note_expiry(serial, expires_at_ms);
         }
-        self.catch_up_idle(sessions);
+        self.catch_up_idle(kept);
         for (&(slot, filter), &serial) in since {
-            let durable = sessions.kept_mut(slot);
+            let durable = kept.get_mut(slot);
             if let Some(durable) = durable.filter(|durable| durable.is_behind) {
                 durable.rare().since.begin(filter, serial);
             }
@@ -442,32 +445,24 @@ impl Store {
     }
 
     /// Sessions for which nothing waits have had all there is, whatever others still have to get.
-    fn catch_up_idle(&self, sessions: &mut Sessions) {
+    fn catch_up_idle(&self, kept: &mut Kept) {
         let last_serial = self.last_serial();
-        for slot in sessions.slots() {
-            let durable = sessions.kept_mut(slot);
-            if let Some(durable) = durable.filter(|durable| !durable.is_behind) {
-                durable.track.advance(last_serial);
-            }
+        for durable in kept.sessions_mut().filter(|durable| !durable.is_behind) {
+            durable.track.advance(last_serial);
         }
     }
 }
 
-impl Sessions {
+impl Kept {
     /// The topics of QoS 2 publishes that are not released, as far as their messages are known.
     fn mark_topics(&mut self, cx: &Context, replay: &Replay) {
-        for slot in self.slots() {
-            let durable = self.kept(slot);
-            let Some(rare) = durable.and_then(|durable| durable.rare.as_ref()) else { continue };
-            let topic_of = |received: &Received| {
-                let facts = replay.messages.get(&received.serial)?;
-                Some(cx.topic_mark(Name::of_key(replay.texts.get(facts.topic))))
-            };
-            let marks: Vec<Option<u64>> = rare.received.iter().map(topic_of).collect();
-            let durable = self.kept_mut(slot);
-            let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { continue };
-            for (received, mark) in rare.received.iter_mut().zip(marks) {
-                received.topic_mark = mark;
+        let topic_of = |received: &Received| {
+            let facts = replay.messages.get(&received.serial)?;
+            Some(cx.topic_mark(Name::of_key(replay.texts.get(facts.topic))))
+        };
+        for rare in self.sessions_mut().filter_map(|durable| durable.rare.as_mut()) {
+            for received in &mut rare.received {
+                received.topic_mark = topic_of(received);
             }
         }
     }
@@ -479,9 +474,7 @@ impl Sessions {
         for serial in replay.taken.keys() {
             needs.entry(*serial).or_default().0 += 1;
         }
-        for slot in self.slots() {
-            let durable = self.kept(slot);
-            let Some(durable) = durable else { continue };
+        for durable in self.sessions() {
             for out in durable.track.in_flight() {
                 let need = needs.entry(out.serial).or_default();
                 *need = (need.0 + 1, need.1 + 1);
@@ -495,7 +488,9 @@ impl Sessions {
         }
         needs
     }
+}
 
+impl Sessions {
     fn recipients_of(&mut self, topic: &str, since: &Since) -> Recipients {
         let topic = Name::of_key(topic).as_bytes();
         let (index, filters) = self.router.filters_of(topic);
@@ -518,7 +513,7 @@ impl Store {
     /// Puts a message into the backlogs of those who have not had it. Returns how many they are.
     fn line_up(
         &mut self,
-        sessions: &mut Sessions,
+        kept: &mut Kept,
         serial: u64,
         facts: &MessageFacts,
         recipients: &Recipients,
@@ -526,7 +521,7 @@ impl Store {
     ) -> u32 {
         let (mut count, mut last) = (0, None);
         for (slot, filter, from) in recipients {
-            let durable = sessions.kept_mut(*slot);
+            let durable = kept.get_mut(*slot);
             let Some(durable) = durable else { continue };
             let is_assigned = serial > *from
                 && serial > durable.track.cursor()

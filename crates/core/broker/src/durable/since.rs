@@ -11,9 +11,9 @@
 
 use topic::FilterId;
 
-use crate::durable::Durable;
 use crate::durable::kept_sessions::KeptSession;
 use crate::durable::store::Store;
+use crate::durable::{Durable, Kept};
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
 use crate::words::options;
@@ -77,7 +77,7 @@ impl Durable {
         if listed.is_shared() || was_kept == is_kept {
             return (bits, identifier);
         }
-        let (Some(durable), Some(store)) = (sessions.kept_mut(slot), &self.store) else {
+        let (Some(durable), Some(store)) = (self.kept.get_mut(slot), &self.store) else {
             return (bits, identifier);
         };
         let Some(through) = store.due_through(durable) else { return (bits, identifier) };
@@ -90,10 +90,10 @@ impl Durable {
     }
 }
 
-impl Sessions {
+impl Kept {
     /// The session has given the filter up.
     pub(crate) fn forget_since(&mut self, slot: u32, filter: FilterId) {
-        if let Some(rare) = self.kept_mut(slot).and_then(|durable| durable.rare.as_mut()) {
+        if let Some(rare) = self.get_mut(slot).and_then(|durable| durable.rare.as_mut()) {
             rare.since.forget(filter);
         }
     }

@@ -20,7 +20,6 @@ use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
-use crate::words::queue_number::QueueNumber;
 use crate::words::record_location::RecordLocation;
 use crate::words::stream_set::{
     ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFlaw, StreamFound, StreamNews,
@@ -296,12 +295,11 @@ impl Store {
     pub(super) fn store_again(
         &mut self,
         sessions: &mut Sessions,
-        session: Option<QueueNumber>,
+        slot: Option<u32>,
         message: &Message,
         now_ms: u64,
     ) {
         let places = sessions.streams_for(message);
-        let slot = session.and_then(|session| sessions.find_queue(session));
         let publisher = slot.and_then(|slot| sessions.get(slot)).map(Publisher::from);
         let (owner, author) = (None, message.author());
         let own = ForStreams { message, publisher, owner, author, places: &places };

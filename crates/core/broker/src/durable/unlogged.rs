@@ -24,7 +24,7 @@ use crate::words::record_location::RecordLocation;
 impl Client {
     /// Is the packet id of such a delivery written down before it leaves?
     pub(crate) fn journals_packet_id(&self, qos: QoS) -> bool {
-        qos == QoS::ExactlyOnce && self.durable.is_some()
+        qos == QoS::ExactlyOnce && self.is_kept
     }
 }
 
@@ -50,7 +50,7 @@ impl Durable {
         let dropped = self.why_not_aside(client, &message, now_ms);
         let session = client.key;
         let Some(store) = self.store.as_mut().expected() else { return };
-        let offered = match (dropped, &mut client.durable) {
+        let offered = match (dropped, self.kept.get_mut(client.key.slot())) {
             (None, Some(durable)) => {
                 let serial = store.new_serial();
                 let terms = Terms { serial, ..terms };

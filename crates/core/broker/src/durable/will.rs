@@ -52,7 +52,9 @@ impl Durable {
             return Ok(());
         }
         let Some(store) = self.store.as_mut().expected() else { return Ok(()) };
-        let (Some(will), Some(durable)) = (&client.will, client.durable.as_mut().expected()) else {
+        let (Some(will), Some(durable)) =
+            (&client.will, self.kept.get_mut(client.key.slot()).expected())
+        else {
             return Ok(());
         };
         // The one that is written down is still pending: what came later has to wait behind it, and
@@ -71,7 +73,8 @@ impl Durable {
 
     /// The session has a will that it did not have when it was opened.
     pub(crate) fn keep_later_will(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
-        let Some(kept) = sessions.get(slot).and_then(|client| client.durable.as_ref()) else {
+        let Some(kept) = sessions.get(slot).and_then(|client| self.kept.get(client.key.slot()))
+        else {
             return;
         };
         // With the session, which is written later.
@@ -80,7 +83,7 @@ impl Durable {
         }
         if let Err(error) = self.keep_will(sessions, slot, Class::Normal) {
             if postponed::passes(&error) {
-                self.put_off_will(sessions, slot);
+                self.put_off_will(slot);
             }
             sessions.report_will_not_kept(cx, slot, error);
         }
@@ -90,7 +93,7 @@ impl Durable {
     pub(crate) fn forget_will(&mut self, sessions: &mut Sessions, slot: u32) {
         let Some(store) = &mut self.store else { return };
         let Some(client) = sessions.get_mut(slot).expected() else { return };
-        let Some(durable) = &mut client.durable else { return };
+        let Some(durable) = self.kept.get_mut(client.key.slot()) else { return };
         let (session, level) = (durable.queue, durable.journal_level());
         let Some(rare) = &mut durable.rare else { return };
         if !rare.will.is_some() || rare.has_due_will {
@@ -117,7 +120,8 @@ impl Durable {
         message: &Message,
     ) -> bool {
         let Some(client) = sessions.get(slot) else { return false };
-        let Some(durable) = client.durable.as_ref().filter(|durable| !durable.has_due_will())
+        let Some(durable) =
+            self.kept.get(client.key.slot()).filter(|durable| !durable.has_due_will())
         else {
             return false;
         };
@@ -134,7 +138,7 @@ impl Durable {
                 Err(_) => return false,
             }
         }
-        if let Some(durable) = sessions.kept_mut(slot) {
+        if let Some(durable) = self.kept.get_mut(slot) {
             durable.rare().has_due_will = true;
         }
         self.put_off_due_will(will);
@@ -163,13 +167,13 @@ impl Durable {
             return self.put_off_due_will(will);
         }
         // The will of its next connection had to wait for this one.
-        let Some(slot) = sessions.find_queue(will.session) else { return };
-        if let Some(durable) = sessions.kept_mut(slot) {
+        let Some(slot) = self.kept.find(will.session) else { return };
+        if let Some(durable) = self.kept.get_mut(slot) {
             durable.rare().has_due_will = false;
         }
         if let Err(error) = self.keep_will(sessions, slot, Class::Essential) {
             if postponed::passes(&error) {
-                self.put_off_will(sessions, slot);
+                self.put_off_will(slot);
             }
             sessions.report_will_not_kept(cx, slot, error);
         }
@@ -185,7 +189,7 @@ impl Durable {
         will: &DueWill,
     ) -> Result<(), AppendError> {
         let DueWill { session, ref message, ref publisher } = *will;
-        let slot = sessions.find_queue(session);
+        let slot = self.kept.find(session);
         let Some(store) = &mut self.store else { return Err(AppendError::Closed) };
         // It may use the reserve: the will goes for it, and what it takes is given back soon.
         let places = sessions.router.streams_for(Name::topic_of(message), Asking::of(message));
@@ -207,13 +211,13 @@ impl Durable {
         store.handovers.begin_will(serial, session, message);
         // From here on it is one of the messages that wait for others.
         let client = slot.and_then(|slot| sessions.get_mut(slot));
-        let durable = client.and_then(|client| client.durable.as_mut());
+        let durable = client.and_then(|client| self.kept.get_mut(client.key.slot()));
         if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
             store.release(std::mem::take(&mut rare.will));
         }
         let delivered = sessions.deliver_kept(cx, self, message, serial);
         sessions.deliver_own(cx, self, message, delivered.own);
-        if !self.will_waits_in_line(cx, sessions, session, serial, message) {
+        if !self.will_waits_in_line(cx, session, serial, message) {
             self.pass_on_taken(cx, sessions, groups, retained, serial);
         }
         Ok(())

@@ -4,10 +4,10 @@
 use storage::{AppendError, Chunk, Command, Fault, FaultKind, Level, Position, Record};
 
 use crate::Name;
-use crate::durable::Durable;
 use crate::durable::queues::Queue;
 use crate::durable::store::{Class, Noted, Store};
 use crate::durable::track::Out;
+use crate::durable::{Durable, Kept};
 use crate::journal::{Fact, InFlightBuf, ProgressBuf, Purpose, Sent, Streamed};
 use crate::parts::groups::Groups;
 use crate::parts::notices::Subject;
@@ -34,10 +34,10 @@ impl Durable {
         groups: &Groups,
         retained: &mut Retained,
     ) {
+        let kept = &mut self.kept;
         let Some(store) = self.store.as_mut().expected() else { return };
-        store.reclaim(sessions, groups, retained);
-        let is_written =
-            store.write_in_flight(sessions).and_then(|()| store.write_progress(sessions));
+        store.reclaim(kept, sessions, groups, retained);
+        let is_written = store.write_in_flight(kept).and_then(|()| store.write_progress(kept));
         if is_written.is_ok()
             && let Some(chunk) = store.chunk.take_if(chunk_is_done)
         {
@@ -71,7 +71,7 @@ impl Durable {
 impl Store {
     /// Writes which deliveries have got packet ids. A list is lazy if none of them waits for it: a
     /// crash repeats them without DUP, or under other packet ids.
-    fn write_in_flight(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
+    fn write_in_flight(&mut self, kept: &mut Kept) -> Result<(), AppendError> {
         while !self.noted.is_empty() {
             let mut buffer = InFlightBuf::for_entries(self.noted.len(), self.list_bytes_max);
             let mut count = 0;
@@ -90,7 +90,7 @@ impl Store {
             let mut written = std::mem::replace(&mut self.noted, rest);
             let mut shares = Shares::new(place, count);
             for noted in written.drain(..) {
-                let kept = sessions.kept_mut(noted.slot).filter(|kept| kept.queue == noted.queue);
+                let kept = kept.get_mut(noted.slot).filter(|kept| kept.queue == noted.queue);
                 let out = kept.and_then(|kept| kept.track.get_mut(noted.serial));
                 let share = shares.next();
                 self.release(match out {
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// Writes how far the queues are that have moved.
-    fn write_progress(&mut self, sessions: &mut Sessions) -> Result<(), AppendError> {
+    fn write_progress(&mut self, kept: &mut Kept) -> Result<(), AppendError> {
         if self.moved.is_empty() {
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl Store {
         moved.dedup();
         let mut rest = moved.as_slice();
         while !rest.is_empty() {
-            match self.write_progress_of(sessions, rest) {
+            match self.write_progress_of(kept, rest) {
                 Ok(count) => rest = &rest[count..],
                 Err(error) => {
                     self.moved = rest.to_vec();
@@ -135,7 +135,7 @@ impl Store {
     /// have acknowledged.
     pub(super) fn write_progress_of(
         &mut self,
-        sessions: &mut Sessions,
+        kept: &mut Kept,
         moved: &[QueueId],
     ) -> Result<usize, AppendError> {
         let mut buffer = ProgressBuf::default();
@@ -143,7 +143,7 @@ impl Store {
         let mut count = 0;
         for queue in moved {
             count += 1;
-            if self.push_progress(sessions, *queue, &mut buffer) {
+            if self.push_progress(kept, *queue, &mut buffer) {
                 written.push(*queue);
             }
             if buffer.len() >= self.list_bytes_max {
@@ -154,14 +154,14 @@ impl Store {
             return Ok(count);
         }
         let has_group = written.iter().any(|id| {
-            let queue = self.queue(sessions, *id);
+            let queue = self.queue(kept, *id);
             matches!(queue, Some(Queue::Group(_)))
         });
         let level = if has_group { Level::Disk } else { Level::Lazy };
         let place = self.append_list(&Fact::Progress(buffer.as_progress()), level)?;
         let mut shares = Shares::new(place, written.len());
         for queue in written {
-            let old = self.set_progress_place(sessions, queue, shares.next());
+            let old = self.set_progress_place(kept, queue, shares.next());
             self.release(old);
         }
         Ok(count)
@@ -170,6 +170,7 @@ impl Store {
     /// Writes what is still needed of the oldest segment to the end of the journal.
     pub(super) fn reclaim(
         &mut self,
+        kept: &mut Kept,
         sessions: &mut Sessions,
         groups: &Groups,
         retained: &mut Retained,
@@ -180,7 +181,7 @@ impl Store {
         let Some(mut chunk) = self.chunk.take() else { return };
         while let Some(record) = chunk.next() {
             let Ok(fact) = Fact::decode(record.kind.get(), record.bytes) else { continue };
-            if self.copy_forward(sessions, groups, retained, &record, &fact).is_err() {
+            if self.copy_forward(kept, sessions, groups, retained, &record, &fact).is_err() {
                 chunk.put_back();
                 break;
             }
@@ -191,6 +192,7 @@ impl Store {
     /// Appends a record again if it still says something.
     fn copy_forward(
         &mut self,
+        kept: &mut Kept,
         sessions: &mut Sessions,
         groups: &Groups,
         retained: &mut Retained,
@@ -201,12 +203,12 @@ impl Store {
             Fact::Message(message)
             | Fact::Taken { message, .. }
             | Fact::WillTaken { message, .. } => {
-                self.copy_message(sessions, record.position, fact, message.serial)
+                self.copy_message(kept, record.position, fact, message.serial)
             }
-            Fact::Streamed(streamed) => self.copy_streamed(sessions, record.position, &streamed),
+            Fact::Streamed(streamed) => self.copy_streamed(kept, record.position, &streamed),
             Fact::Progress(progress) => {
                 for entry in progress.iter() {
-                    let place = self.progress_place(sessions, entry.queue);
+                    let place = self.progress_place(kept, entry.queue);
                     if place.is_some_and(|place| place.is_at(record.position)) {
                         self.note_moved(entry.queue);
                     }
@@ -215,7 +217,7 @@ impl Store {
             }
             Fact::InFlight(in_flight) => {
                 for sent in in_flight.iter() {
-                    self.rewrite_in_flight(sessions, sent, record);
+                    self.rewrite_in_flight(kept, sent, record);
                 }
                 Ok(())
             }
@@ -226,14 +228,14 @@ impl Store {
             | Fact::RetainedCleared { .. }
             | Fact::WillCleared { .. }
             | Fact::GroupClosed { .. } => Ok(()),
-            _ => self.copy_placed(sessions, groups, retained, record, fact),
+            _ => self.copy_placed(kept, sessions, groups, retained, record, fact),
         }
     }
 
     /// Appends a message again, unless it was let go of or has a newer record.
     fn copy_message(
         &mut self,
-        sessions: &mut Sessions,
+        kept: &mut Kept,
         position: Position,
         fact: &Fact<'_>,
         serial: u64,
@@ -243,7 +245,7 @@ impl Store {
         };
         let place = match *fact {
             Fact::Taken { session, packet_id, message } => {
-                let kept = sessions.kept_of_mut(session);
+                let kept = kept.of_queue(session);
                 match kept.and_then(|kept| kept.received_with(packet_id, serial)) {
                     // A packet id that alone needs the record is written without the message.
                     Some(received) if stored.refs == 1 => {
@@ -276,7 +278,7 @@ impl Store {
     /// message like others.
     fn copy_streamed(
         &mut self,
-        sessions: &mut Sessions,
+        kept: &mut Kept,
         position: Position,
         streamed: &Streamed<'_>,
     ) -> Result<(), AppendError> {
@@ -287,14 +289,14 @@ impl Store {
         }
         match self.plain_or_streamed(streamed) {
             Some(Fact::Streamed(streamed)) => {
-                let purpose = self.purpose_by_now(sessions, &streamed);
+                let purpose = self.purpose_by_now(kept, &streamed);
                 let fact = Fact::Streamed(Streamed { purpose, ..streamed });
                 let place = self.append(Class::Copy, &fact, Level::Disk)?;
                 self.move_message(serial, place);
                 self.note_copied_for_streams();
                 Ok(())
             }
-            Some(fact) => self.copy_message(sessions, position, &fact, serial),
+            Some(fact) => self.copy_message(kept, position, &fact, serial),
             None => Ok(()),
         }
     }
@@ -318,10 +320,10 @@ impl Store {
     }
 
     /// What a record of streams still is to sessions.
-    fn purpose_by_now<'a>(&self, sessions: &mut Sessions, streamed: &Streamed<'a>) -> Purpose<'a> {
+    fn purpose_by_now<'a>(&self, kept: &mut Kept, streamed: &Streamed<'a>) -> Purpose<'a> {
         match streamed.purpose {
             Purpose::Taken { session, packet_id } => {
-                let kept = sessions.kept_of_mut(session);
+                let kept = kept.of_queue(session);
                 match kept.and_then(|kept| kept.received_with(packet_id, streamed.serial)) {
                     Some(_) => streamed.purpose,
                     None => Purpose::Message,
@@ -336,10 +338,10 @@ impl Store {
         }
     }
 
-    fn rewrite_in_flight(&mut self, sessions: &mut Sessions, sent: Sent, record: &Record<'_>) {
+    fn rewrite_in_flight(&mut self, kept: &mut Kept, sent: Sent, record: &Record<'_>) {
         // The session has ended.
-        let Some(Queue::Session(slot)) = self.queue_of(sessions, sent.session) else { return };
-        let Some(durable) = sessions.kept_mut(slot).expected() else { return };
+        let Some(Queue::Session(slot)) = self.queue_of(kept, sent.session) else { return };
+        let Some(durable) = kept.get_mut(slot).expected() else { return };
         // The delivery is complete.
         let Some(out) = durable.track.get_mut(sent.serial) else { return };
         if !out.place.is_at(record.position) {
@@ -354,6 +356,7 @@ impl Store {
     /// Facts that stand by themselves, each remembered with its place.
     fn copy_placed(
         &mut self,
+        kept: &mut Kept,
         sessions: &mut Sessions,
         groups: &Groups,
         retained: &mut Retained,
@@ -362,7 +365,7 @@ impl Store {
     ) -> Result<(), AppendError> {
         // It was let go of, or has a newer record.
         let Some(place) = self
-            .place_of(sessions, groups, retained, fact)
+            .place_of(kept, sessions, groups, retained, fact)
             .filter(|place| place.is_at(record.position))
         else {
             return Ok(());
@@ -373,7 +376,7 @@ impl Store {
             *place = copied;
         } else if let Fact::Retained(message) = fact {
             retained.set_place(Name::of_key(message.topic), copied);
-        } else if let Some(place) = self.place_of_mut(sessions, groups, fact) {
+        } else if let Some(place) = self.place_of_mut(kept, sessions, groups, fact) {
             *place = copied;
         }
         Ok(())
@@ -381,6 +384,7 @@ impl Store {
 
     fn place_of(
         &mut self,
+        kept: &mut Kept,
         sessions: &mut Sessions,
         groups: &Groups,
         retained: &mut Retained,
@@ -389,13 +393,14 @@ impl Store {
         match fact {
             Fact::Retained(message) => retained.place_of(Name::of_key(message.topic)),
             Fact::Archived(_) | Fact::Cursor { .. } => self.place_of_streams(fact).copied(),
-            _ => self.place_of_mut(sessions, groups, fact).copied(),
+            _ => self.place_of_mut(kept, sessions, groups, fact).copied(),
         }
     }
 
     /// Of all but retained messages, which lie in a set.
     fn place_of_mut<'a>(
         &'a mut self,
+        kept: &'a mut Kept,
         sessions: &'a mut Sessions,
         groups: &Groups,
         fact: &Fact<'_>,
@@ -410,7 +415,7 @@ impl Store {
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
         };
-        let slot = match self.queue_of(sessions, queue)? {
+        let slot = match self.queue_of(kept, queue)? {
             Queue::Group(id) => {
                 let kept = self.groups.get_mut(id);
                 return kept.map(|kept| &mut kept.place);
@@ -423,7 +428,7 @@ impl Store {
             let client = sessions.get_mut(slot)?;
             return client.subscriptions.place_mut(&listed);
         }
-        let durable = sessions.kept_mut(slot)?;
+        let durable = kept.get_mut(slot)?;
         match *fact {
             Fact::SessionOpened(_) => Some(&mut durable.opened),
             Fact::SessionDetached { .. } => Some(&mut durable.detached),

@@ -397,12 +397,7 @@ impl Shard {
                 .map_err(|error| not_well_formed(error.clause()))?;
             let listed = self.sessions.find_listed(&self.groups, slot, &filter);
             if let Some(listed) = listed {
-                match self.durable.drop_subscription(
-                    &mut self.sessions,
-                    slot,
-                    listed,
-                    &topic::canonical(text),
-                ) {
+                match self.durable.drop_subscription(slot, listed, &topic::canonical(text)) {
                     Ok(position) => done.kept = done.kept.max(position),
                     Err(_) if self.sessions.get(slot).is_none_or(|client| !client.is_v5()) => {
                         return Err(Ended::JournalFailed);
@@ -456,7 +451,7 @@ impl Shard {
         self.cx.metrics.subscriptions.sub(1);
         self.cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
         if !listed.is_shared() {
-            self.sessions.forget_since(slot, listed.filter);
+            self.durable.kept.forget_since(slot, listed.filter);
         }
         self.groups.note_left(listed);
         self.remove_from_index(slot, listed);
@@ -625,7 +620,7 @@ impl Client {
     /// The QoS and the option bits that a subscription gets.
     fn grant(&self, request: &Request<'_>) -> (codec::QoS, u8) {
         let mut qos = request.options.qos.min(self.limits.qos_max);
-        let is_durable = self.durable.is_some();
+        let is_durable = self.is_kept;
         if is_durable && request.filter.group.is_some() {
             // What a group keeps is dispatched again after a crash: at least once, not exactly.
             qos = qos.min(codec::QoS::AtLeastOnce);

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::Shard;
+use crate::durable::Durable;
 use crate::parts::client::Client;
 use crate::parts::sessions::{LoadWalk, Sessions};
 
@@ -18,7 +19,7 @@ impl Shard {
         let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
         for slot in walk.next_slot..end {
             if let Some(client) = self.sessions.get(slot) {
-                walk.queued += client.queued();
+                walk.queued += self.durable.queued(client);
                 walk.in_flight += u64::from(client.session.outgoing.in_flight());
             }
         }
@@ -33,19 +34,22 @@ impl Shard {
     }
 }
 
-impl Client {
-    /// Deliveries that wait for a place in the window.
-    pub(crate) fn queued(&self) -> u64 {
-        (self.session.outgoing.queued() + self.backlog()) as u64
+impl Shard {
+    /// Deliveries that wait for their sessions. It looks at all of them: for tests.
+    pub fn queued(&self) -> u64 {
+        let clients = (0..self.sessions.slots_end()).filter_map(|slot| self.sessions.get(slot));
+        clients.map(|client| self.durable.queued(client)).sum()
+    }
+}
+
+impl Durable {
+    /// Deliveries that wait for a place in the window of a client.
+    pub(crate) fn queued(&self, client: &Client) -> u64 {
+        (client.session.outgoing.queued() + self.backlog(client)) as u64
     }
 }
 
 impl Sessions {
-    /// Those of all sessions. It looks at each of them.
-    pub(crate) fn queued(&self) -> u64 {
-        (0..self.slots_end()).filter_map(|slot| self.get(slot)).map(Client::queued).sum()
-    }
-
     /// The slots whose unsent bytes are to be counted now: some 2 ms if it is urgent.
     pub(crate) fn next_unsent(&mut self, is_urgent: bool) -> Range<u32> {
         let looks_max = if is_urgent { 4 * LOOKS_MAX } else { LOOKS_MAX };

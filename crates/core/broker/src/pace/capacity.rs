@@ -172,7 +172,7 @@ impl Client {
             return keepers;
         }
         keepers |= router.interested(name.as_bytes()).promises;
-        if publish.qos == QoS::ExactlyOnce && self.durable.is_some() {
+        if publish.qos == QoS::ExactlyOnce && self.is_kept {
             keepers |= 1 << cx.id;
         }
         if publish.retain {

@@ -38,7 +38,7 @@ impl Client {
         may_wait: bool,
     ) -> bool {
         // Also one whose connection is gone: what it has sent before that counts.
-        if self.grants.asks_service() && self.publish_waits_for_verdict(cx, publish) {
+        if self.grants.asks_service() && self.publish_waits_for_verdict(cx, durable, publish) {
             return true;
         }
         let publish = (publish, packet_len == arrived);
@@ -68,7 +68,7 @@ impl Client {
         {
             return Some(Later::Ms(pause_ms));
         }
-        if durable.line_is_full() && self.waits_for_line(publish) {
+        if durable.line_is_full() && durable.kept.waits_for_line(self.key.slot(), publish) {
             return Some(Later::Ms((*PAUSE_MS.start()).into()));
         }
         if !cx.flow.pauses.is_empty()
@@ -87,7 +87,7 @@ impl Client {
         durable: &Durable,
         filters: impl Iterator<Item = &'a str>,
     ) -> bool {
-        let waits = self.durable.is_some()
+        let waits = self.is_kept
             && durable.would_wait(filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum(), 1);
         if waits {
             self.pause(cx, (*PAUSE_MS.start()).into());

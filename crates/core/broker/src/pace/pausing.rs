@@ -25,8 +25,10 @@ impl Shard {
         let own = pauses.map(|pause| pause.subscriber).filter(|key| key.shard() == self.cx.id);
         for subscriber in own.collect::<Vec<_>>() {
             let client = self.sessions.at(subscriber);
-            let is_worth_it =
-                client.is_some_and(|c| !c.has_short_queue() && c.shortens_queue(now_ms));
+            let is_worth_it = client.is_some_and(|client| {
+                let backlog = self.durable.backlog(client);
+                !client.has_short_queue(backlog) && client.shortens_queue(backlog, now_ms)
+            });
             match is_worth_it {
                 true => look_ms = now_ms + RECHECK_MS,
                 false => self.cx.resume_publishers(subscriber),
@@ -81,9 +83,9 @@ impl Client {
     }
 
     /// Its queue may have become shorter.
-    pub(crate) fn check_pause(&self, cx: &mut Context) {
+    pub(crate) fn check_pause(&self, cx: &mut Context, backlog: usize) {
         let pause = cx.flow.pauses.of(self.key);
-        if pause.is_some_and(|pause| !pause.filters.is_empty()) && self.has_short_queue() {
+        if pause.is_some_and(|pause| !pause.filters.is_empty()) && self.has_short_queue(backlog) {
             cx.resume_publishers(self.key);
         }
     }

@@ -15,6 +15,7 @@ use policy::{Action, Manner};
 use session::Will;
 
 use crate::Shard;
+use crate::durable::Durable;
 use crate::parts::client::{Client, topic_of};
 use crate::parts::notices::NoticeKind;
 use crate::parts::verdicts::{Act, Asked, Verdict};
@@ -99,6 +100,7 @@ impl Client {
     pub(crate) fn publish_waits_for_verdict(
         &mut self,
         cx: &mut Context,
+        durable: &Durable,
         publish: &Publish<'_>,
     ) -> bool {
         let of_alias = self.topic_of_alias(publish);
@@ -110,7 +112,7 @@ impl Client {
         // What was taken already is answered without looking at it again.
         let is_repeat = publish.qos == QoS::ExactlyOnce
             && self.session.incoming.contains(publish.packet_id)
-            && !(publish.retain && self.has_undone(publish.packet_id));
+            && !(publish.retain && durable.has_undone(self, publish.packet_id));
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
         !is_repeat && self.waits_for_verdict(cx, Action::Publish, topic, manner)
     }

@@ -7,7 +7,6 @@ use codec::Publish;
 use policy::{ClientLocation, Grants, Identity, Principal};
 use session::{NEVER, Session, Will};
 
-use crate::durable::KeptSession;
 use crate::parts::flow::{
     DRAIN_BYTES_PER_MS, LARGE_PART, LONG_QUEUE_BYTES, MESSAGE_BYTES_MIN, PAUSE_MS, URGENT_PAUSE_MS,
 };
@@ -28,6 +27,9 @@ pub const CLIENT_BYTES: usize = size_of::<Client>();
 /// of: with its entries in tables about what it takes.
 /// (`crates/core/broker/tests/allocations.rs` compares it with the allocator's word.)
 pub(crate) const SESSION_BYTES: usize = 576;
+
+/// What the log has in memory for a kept session, beside what only few need.
+pub(crate) const KEPT_SESSION_BYTES: usize = 104;
 
 /// What it takes to know who a client is, beside its client id.
 pub(crate) fn identity_bytes(username: Option<&str>, principal: Option<&Principal>) -> usize {
@@ -163,7 +165,7 @@ pub(crate) struct Client {
     pub(crate) load: Option<Arc<MemberLoad>>,
     pub(crate) extras: Option<Box<Extras>>,
     /// Present if the session is in the journal.
-    pub(crate) durable: Option<Box<KeptSession>>,
+    pub(crate) is_kept: bool,
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,
     pub(crate) expires_at_ms: u64,
@@ -190,7 +192,7 @@ impl Client {
             rechecks: false,
             load: None,
             extras: None,
-            durable: None,
+            is_kept: false,
             session_expiry_secs: 0,
             expires_at_ms: NEVER,
             timer_at: u64::MAX,
@@ -242,7 +244,7 @@ impl Client {
 
     /// Charges its account for its size now.
     pub(crate) fn recharge(&mut self) {
-        let logged_bytes = self.durable.as_ref().map_or(0, |durable| size_of_val(&**durable));
+        let logged_bytes = if self.is_kept { KEPT_SESSION_BYTES } else { 0 };
         let kept_bytes = if self.is_persistent() { SESSION_BYTES + logged_bytes } else { 0 };
         let who_bytes = identity_bytes(self.username.as_deref(), self.principal.as_deref());
         let rules_bytes = self.grants.own_bytes();
@@ -272,18 +274,18 @@ impl Client {
 
     /// Can there be anything that waits for the session: to be sent again, in a queue, on a page?
     #[inline]
-    pub(crate) fn may_have_waiting(&self) -> bool {
+    pub(crate) fn may_have_waiting(&self, has_backlog: bool) -> bool {
         self.session.outgoing.queued() > 0
             || self.session.outgoing.has_unsent()
             || self.load.is_some()
             || self.extras.is_some()
-            || self.has_backlog()
+            || has_backlog
     }
 
-    /// How the client keeps pace with what it has been sent.
+    /// How the client keeps pace with what it has been sent. `backlog`: so many deliveries wait for
+    /// it in the journal.
     #[inline(always)]
-    pub(crate) fn pace(&mut self, now_ms: u64) -> Pace {
-        let backlog = self.backlog();
+    pub(crate) fn pace(&mut self, backlog: usize, now_ms: u64) -> Pace {
         let Some(behind_ms) = self.session.behind_ms(backlog, self.long_queue_bytes(), now_ms)
         else {
             return Pace::default();
@@ -306,16 +308,16 @@ impl Client {
 
     /// May paused publishers be resumed? Early enough that the queue is not empty before they have
     /// sent more.
-    pub(crate) fn has_short_queue(&self) -> bool {
-        let messages = self.session.outgoing.queued() + self.backlog();
+    pub(crate) fn has_short_queue(&self, backlog: usize) -> bool {
+        let messages = self.session.outgoing.queued() + backlog;
         let is_short = messages <= self.calm_queue_messages()
             && self.session.outgoing.queued_bytes() <= self.calm_queue_bytes();
         is_short || !self.session.is_online()
     }
 
     /// Is it worth it to wait until it is? Not for a client that does not read.
-    pub(crate) fn shortens_queue(&mut self, now_ms: u64) -> bool {
-        let (backlog, calm_bytes) = (self.backlog(), self.calm_queue_bytes());
+    pub(crate) fn shortens_queue(&mut self, backlog: usize, now_ms: u64) -> bool {
+        let calm_bytes = self.calm_queue_bytes();
         self.session.behind_ms(backlog, calm_bytes, now_ms).is_some()
     }
 

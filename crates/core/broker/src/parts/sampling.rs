@@ -144,7 +144,7 @@ pub const RECEIVED_PER_SECOND_MAX: u32 = 1_000;
 pub const SENT_PER_SECOND_MAX: u32 = 4_000;
 
 /// Packets to clients that get a span, for each message and shard. Of those beyond it one in a turn
-/// gets a span, and the others are counted there ([`Span::left_out`]).
+/// gets a span, and the others are counted there ([`crate::Span::left_out`]).
 pub const SPANS_PER_MESSAGE_MAX: u32 = 16;
 
 #[cfg(test)]

@@ -21,8 +21,6 @@ pub(crate) struct Sessions {
     pub(super) generations: Vec<u16>,
     pub(super) free: Vec<u32>,
     pub(super) by_id: HashTable<u32>,
-    /// Those with a queue in the journal.
-    pub(super) by_queue: HashTable<u32>,
     pub(super) hasher: FixedState,
     pub(crate) router: Router,
     pub(crate) rules: Rules,
@@ -42,7 +40,6 @@ impl Sessions {
             generations: Vec::new(),
             free: Vec::new(),
             by_id: HashTable::new(),
-            by_queue: HashTable::new(),
             hasher: FixedState::with_seed(seed),
             router: Router::new(id, shared, seed),
             rules,

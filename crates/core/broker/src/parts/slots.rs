@@ -1,17 +1,12 @@
 //! All clients of a shard: by place, by client id, and by queue number.
 
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use session::{Account, Link, Message};
 
-use crate::durable::KeptSession;
 use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::parts::sessions::Sessions;
-use crate::words::expected::Expected;
-use crate::words::queue_number::QueueNumber;
 use crate::{Name, SessionKey};
 
 impl Sessions {
@@ -24,7 +19,6 @@ impl Sessions {
     pub(crate) fn reserve(&mut self, count: usize) {
         let (clients, hasher) = (&self.clients, &self.hasher);
         self.by_id.reserve(count, |slot| name_at(clients, *slot).hash(hasher));
-        self.by_queue.reserve(count, |slot| queue_hash(hasher, clients, *slot));
         self.clients.reserve(count);
         self.generations.reserve(count);
     }
@@ -49,7 +43,6 @@ impl Sessions {
 
     /// Takes a client out. Its slot is nobody's until [`Sessions::free`].
     pub(crate) fn take(&mut self, slot: u32) -> Option<Box<Client>> {
-        self.take_durable(slot);
         let hash = self.id_hash(slot);
         if let Ok(entry) = self.by_id.find_entry(hash, |found| *found == slot) {
             entry.remove();
@@ -75,31 +68,11 @@ impl Sessions {
         name_at(&self.clients, slot).hash(&self.hasher)
     }
 
-    /// From now on the session is in the journal.
-    pub(crate) fn set_durable(&mut self, slot: u32, durable: KeptSession) {
-        self.take_durable(slot);
-        let queue = durable.queue;
-        let Some(client) = self.get_mut(slot).expected() else { return };
-        client.durable = Some(Box::new(durable));
-        let (clients, hasher) = (&self.clients, &self.hasher);
-        let hash = |slot: &u32| queue_hash(hasher, clients, *slot);
-        self.by_queue.insert_unique(hasher.hash_one(queue), slot, hash);
-    }
-
-    /// From now on the session is no more in the journal. Returns what it had there.
-    pub(crate) fn take_durable(&mut self, slot: u32) -> Option<Box<KeptSession>> {
-        let durable = self.get_mut(slot)?.durable.take()?;
-        let hash = self.hasher.hash_one(durable.queue);
-        if let Ok(entry) = self.by_queue.find_entry(hash, |found| *found == slot) {
-            entry.remove();
+    /// Does the log have it, from now on?
+    pub(crate) fn set_kept(&mut self, slot: u32, is_kept: bool) {
+        if let Some(client) = self.get_mut(slot) {
+            client.is_kept = is_kept;
         }
-        Some(durable)
-    }
-
-    /// The session with this queue number.
-    pub(crate) fn find_queue(&self, queue: QueueNumber) -> Option<u32> {
-        let hash = self.hasher.hash_one(queue);
-        self.by_queue.find(hash, |slot| queue_at(&self.clients, *slot) == Some(queue)).copied()
     }
 
     pub(crate) fn get(&self, slot: u32) -> Option<&Client> {
@@ -159,16 +132,6 @@ impl Sessions {
     }
 }
 
-/// 0 if it has none.
-fn queue_hash(hasher: &FixedState, clients: &[Option<Box<Client>>], slot: u32) -> u64 {
-    queue_at(clients, slot).map_or(0, |queue| hasher.hash_one(queue))
-}
-
-fn queue_at(clients: &[Option<Box<Client>>], slot: u32) -> Option<QueueNumber> {
-    let client = clients.get(slot as usize)?.as_ref()?;
-    Some(client.durable.as_ref()?.queue)
-}
-
 /// An empty one, which is no client's, if the place is free.
 fn name_at(clients: &[Option<Box<Client>>], slot: u32) -> Name<'_> {
     let client = clients.get(slot as usize).and_then(Option::as_ref);
@@ -203,7 +166,6 @@ mod tests {
     #[test]
     fn a_session_without_a_connection_takes_little() {
         assert!(size_of::<Client>() <= 280, "{}", size_of::<Client>());
-        assert!(size_of::<KeptSession>() <= 104, "{}", size_of::<KeptSession>());
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Client {
         let after = self.session.link().map_or(0, |link| link.outbox.len());
         self.publish_load();
         if !cx.flow.pauses.is_empty() {
-            self.check_pause(cx);
+            self.check_pause(cx, durable.backlog(self));
         }
         if after > before {
             self.mark_dirty(cx);

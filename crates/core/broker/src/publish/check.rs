@@ -92,7 +92,7 @@ impl Shard {
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
     /// waits for it, too.
     pub(crate) fn await_handover(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
-        let kept = self.sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let kept = self.durable.kept.get(slot);
         let serial = kept.and_then(|kept| kept.received(publish.packet_id)).map(|r| r.serial);
         if let Some(serial) = serial {
             self.durable.await_handover(serial, asked);
@@ -145,7 +145,7 @@ impl Shard {
             && message.level() > 0
             && !self.sessions.lacks_room_to_retain(&self.cx, message)
             && !self.cx.shared.settings.rejects
-            && self.sessions.get(slot).is_some_and(|client| client.durable.is_some())
+            && self.sessions.get(slot).is_some_and(|client| client.is_kept)
     }
 
     pub(crate) fn publish_taken(
@@ -300,7 +300,7 @@ impl Shard {
         }
         routed.matched |= goes_on;
         if goes_on || message.retain() {
-            self.durable.wait_in_line(&self.cx, &mut self.sessions, slot, message, asked, false);
+            self.durable.wait_in_line(&self.cx, slot, message, asked, false);
         }
         routed
     }
@@ -540,7 +540,7 @@ pub(crate) fn check(
     cx.metrics.publish_bytes_received.add(publish.payload.len() as u64);
     cx.flow.work.charge(client.grants.topic_units());
     check_offered(client, publish).map_err(Ended::Violation)?;
-    let is_undone = publish.retain && client.has_undone(publish.packet_id);
+    let is_undone = publish.retain && durable.has_undone(client, publish.packet_id);
     let asks = client.grants.asks_service();
     let verdict = if asks { client.verdict_of(publish, cx) } else { None };
     let Client { scope, id, key, username, principal, grants, limits, session, .. } = client;

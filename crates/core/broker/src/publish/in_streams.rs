@@ -67,7 +67,7 @@ impl Shard {
         let found = audience.subscriptions();
         let is_refused = asked.is_some()
             && self.cx.shared.settings.rejects
-            && self.sessions.anybody_refuses(&mut self.cx, message, found);
+            && self.sessions.anybody_refuses(&mut self.cx, &mut self.durable, message, found);
         let written = match is_refused {
             true => Err(Reason::QUOTA_EXCEEDED),
             false => self

@@ -113,7 +113,7 @@ impl Shard {
         mut asked: Option<&mut Asked>,
     ) {
         // Now it stands in the place of those behind it, until they come again.
-        let durable = self.sessions.get(slot).and_then(|client| client.durable.as_ref());
+        let durable = self.durable.kept.get(slot);
         let own = durable.and_then(|durable| durable.received(publish.packet_id));
         match self.durable.note_sent_again(
             &self.cx,
@@ -126,15 +126,8 @@ impl Shard {
             // It comes again with the next connection.
             Err(_) => self.cx.doomed.push((slot, Ended::JournalFailed)),
         }
-        if self.durable.would_overtake(&self.cx, &self.sessions, slot, message) {
-            return self.durable.wait_in_line(
-                &self.cx,
-                &mut self.sessions,
-                slot,
-                message,
-                asked,
-                true,
-            );
+        if self.durable.would_overtake(&self.cx, slot, message) {
+            return self.durable.wait_in_line(&self.cx, slot, message, asked, true);
         }
         self.retained.retain_or_wait(
             &mut self.cx,
@@ -154,7 +147,7 @@ impl Shard {
         message: &Message,
         asked: Option<&mut Asked>,
     ) -> Routed {
-        if self.durable.would_overtake(&self.cx, &self.sessions, slot, message) {
+        if self.durable.would_overtake(&self.cx, slot, message) {
             return self.route_behind(slot, message, asked);
         }
         self.route(message, asked)

@@ -177,7 +177,6 @@ impl Retained {
         let owner = sessions.owner_of(message).cloned();
         durable.on_retain_mail(
             cx,
-            sessions,
             self,
             message.clone(),
             Some(asked.ask(Respondent::RETAINED)),

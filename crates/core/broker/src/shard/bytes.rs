@@ -308,7 +308,7 @@ impl Shard {
         if cx.tracing.is_some() {
             cx.trace_written(client, count);
         }
-        let has_queue = client.session.outgoing.queued() > 0 || client.has_backlog();
+        let has_queue = client.session.outgoing.queued() > 0 || durable.has_backlog(client);
         let waits = has_queue
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
@@ -372,7 +372,7 @@ fn pump(
     groups: &mut Groups,
     retained: &mut Retained,
 ) {
-    if !client.may_have_waiting() {
+    if !client.may_have_waiting(durable.has_backlog(client)) {
         return;
     }
     client.pump(cx, durable);

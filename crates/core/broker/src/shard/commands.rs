@@ -58,10 +58,10 @@ impl Shard {
     fn look(&mut self, scope: Scope, question: &Command) -> Answer {
         match question {
             Command::Sessions { from, max, wanted } => {
-                Answer::Sessions(self.sessions.look_at_sessions(*from, rows_of(*max), wanted))
+                Answer::Sessions(self.look_at_sessions(*from, rows_of(*max), wanted))
             }
             Command::Session(client_id) => {
-                let mut view = self.sessions.look_at_session(Name::new(scope, client_id));
+                let mut view = self.look_at_session(Name::new(scope, client_id));
                 if let Some(details) = view.as_mut().and_then(|view| view.details.as_mut()) {
                     details.dropped = self.cx.droppers.of((scope, client_id), self.cx.now_ms);
                 }
@@ -188,7 +188,9 @@ impl Shard {
 
     /// Ends the connections of those that are wanted.
     fn disconnect(&mut self, from: u32, wanted: &Wanted) -> Swept {
-        let is_wanted = |client: &Client| client.is_connected() && wanted.admits(client);
+        let is_wanted = |client: &Client| {
+            client.is_connected() && wanted.admits(client, self.durable.queued(client))
+        };
         let (slots, swept) = self.sessions.slots_where(from, is_wanted);
         for slot in slots {
             self.end(slot, Ended::Administrative);
@@ -198,7 +200,8 @@ impl Shard {
 
     /// Those that are wanted forget what the authorization service has answered.
     fn forget_verdicts(&mut self, from: u32, wanted: &Wanted) -> Swept {
-        let (slots, swept) = self.sessions.slots_where(from, |client| wanted.admits(client));
+        let is_wanted = |client: &Client| wanted.admits(client, self.durable.queued(client));
+        let (slots, swept) = self.sessions.slots_where(from, is_wanted);
         for slot in slots {
             if let Some(client) = self.sessions.get_mut(slot) {
                 client.forget_verdicts();

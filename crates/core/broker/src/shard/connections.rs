@@ -334,7 +334,7 @@ impl Shard {
         }
         if let Some(client) = self.sessions.get_mut(slot) {
             client.session.shrink();
-            if let Some(kept) = &mut client.durable {
+            if let Some(kept) = self.durable.kept.get_mut(slot) {
                 kept.shrink();
             }
             client.report_notices(&mut self.cx);

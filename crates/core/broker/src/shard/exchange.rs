@@ -78,7 +78,7 @@ impl Shard {
                 }
             }
             Mail::Retain { message, confirm, owner } => {
-                durable.on_retain_mail(cx, sessions, retained, message, confirm, owner);
+                durable.on_retain_mail(cx, retained, message, confirm, owner);
             }
             Mail::QueryRetained(query) => retained.on_query(query, &mut cx.effects),
             Mail::Retained { query, messages: page, is_last: ends } => {

@@ -162,7 +162,7 @@ impl Shard {
     /// The disk has brought what these queues asked for.
     fn resume_queues(&mut self, queues: Vec<QueueId>) {
         for id in queues {
-            match self.durable.queue(&self.sessions, id) {
+            match self.durable.queue(id) {
                 Some(Queue::Handover) => self.resume_handovers(),
                 Some(Queue::Session(slot)) => self.pump(slot),
                 Some(Queue::Group(id)) => {

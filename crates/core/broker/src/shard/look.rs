@@ -157,28 +157,31 @@ impl Shard {
     }
 }
 
-impl Sessions {
+impl Shard {
     pub(crate) fn look_at_sessions(
         &self,
         from: u32,
         max: u32,
         wanted: &Wanted,
     ) -> Page<SessionView> {
-        let end = self.slots_end();
+        let end = self.sessions.slots_end();
         let mut rows = Vec::new();
         let mut slot = from;
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         while slot < looks_end && rows.len() < max as usize {
-            let client = self.get(slot).filter(|client| wanted.admits(client));
-            rows.extend(client.map(view_of));
+            let client =
+                self.sessions.get(slot).map(|client| (client, self.durable.queued(client)));
+            let client = client.filter(|(client, queued)| wanted.admits(client, *queued));
+            rows.extend(client.map(|(client, queued)| view_of(client, queued)));
             slot += 1;
         }
         Page::of(rows, (slot < end).then_some(slot))
     }
 
     pub(crate) fn look_at_session(&self, client: Name<'_>) -> Option<Box<SessionView>> {
-        let client = self.get(self.find(client)?)?;
-        Some(Box::new(SessionView { details: Some(details_of(client)), ..view_of(client) }))
+        let client = self.sessions.get(self.sessions.find(client)?)?;
+        let view = view_of(client, self.durable.queued(client));
+        Some(Box::new(SessionView { details: Some(details_of(client)), ..view }))
     }
 }
 
@@ -259,19 +262,20 @@ impl WantedSubscriptions {
 }
 
 impl Wanted {
-    pub(crate) fn admits(&self, client: &Client) -> bool {
+    /// `queued`: so many deliveries wait for it.
+    pub(crate) fn admits(&self, client: &Client, queued: u64) -> bool {
         let Identity { client_id, username, .. } = client.identity();
         let address = || client.session.link().map_or("", |link| &link.peer);
         self.scope.is_none_or(|scope| scope == client.scope)
             && self.id_part.as_deref().is_none_or(|part| client_id.contains(part))
             && self.username.as_deref().is_none_or(|name| username.unwrap_or_default() == name)
             && self.connected.is_none_or(|wanted| wanted == client.is_connected())
-            && (self.queued_min == 0 || client.queued() >= self.queued_min)
+            && queued >= self.queued_min
             && self.address.as_deref().is_none_or(|begin| address().starts_with(begin))
     }
 }
 
-fn view_of(client: &Client) -> SessionView {
+fn view_of(client: &Client, queued: u64) -> SessionView {
     let outgoing = &client.session.outgoing;
     let connection = client.session.link().map(|link| ConnectionView {
         connection: client.connection,
@@ -293,11 +297,11 @@ fn view_of(client: &Client) -> SessionView {
         connection,
         expiry_secs: client.session_expiry_secs,
         expires_at_ms: client.expires_at_ms,
-        is_durable: client.durable.is_some(),
+        is_durable: client.is_kept,
         has_will: client.will.is_some(),
         subscriptions: client.subscriptions.len() as u64,
         shared_subscriptions: client.subscriptions.shared_len() as u64,
-        queued: client.queued(),
+        queued,
         queued_bytes: outgoing.queued_bytes(),
         in_flight: outgoing.in_flight().into(),
         incoming: client.session.incoming.len() as u64,

@@ -115,11 +115,6 @@ impl Shard {
         self.cx.dirty.has_broadcast()
     }
 
-    /// Deliveries that wait for their sessions. It looks at all of them: for tests.
-    pub fn queued(&self) -> u64 {
-        self.sessions.queued()
-    }
-
     /// Time has passed, or a turn was not enough for what has ended. Once a second at least.
     pub fn on_tick(&mut self, now_ms: u64) {
         self.cx.now_ms = now_ms;

@@ -114,7 +114,7 @@ impl Groups {
             return (Listed::new(FilterId(0), 0), false);
         };
         let load = client.load.get_or_insert_default().clone();
-        let is_durable = client.durable.is_some();
+        let is_durable = client.is_kept;
         client.publish_load();
         let member = Member { key: member_key, load, options: bits, identifier, is_durable };
         let is_new = self.on_join(cx, sessions, &name, member.clone());

@@ -8,7 +8,7 @@ use crate::Scope;
 /// What one trace is about: packets that meet all that is set.
 #[derive(Clone, Debug, Default)]
 pub struct TraceFilter {
-    /// Below [`TRACES_MAX`]; no two have the same.
+    /// Below [`crate::TRACES_MAX`]; no two have the same.
     pub number: u8,
     pub scope: Option<Scope>,
     pub client_id: Option<Box<str>>,
