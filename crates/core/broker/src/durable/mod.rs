@@ -4,6 +4,7 @@
 //!
 //! - `store.rs`: the journal with its tables: where each message stands, who needs it,
 //! - `queues.rs`: the kinds of queues, and how far each is,
+//! - `kept.rs`: the kept sessions, by slot and by queue,
 //! - `kept_sessions.rs`: what is written of a session,
 //! - `session_ends.rs`: its end, and who may not be answered before that is written,
 //! - `will.rs`: its will, from there to its recipients,
