@@ -210,9 +210,7 @@ impl Client {
             cx.timers.arm(tick, self.key.as_u64());
         }
     }
-}
 
-impl Client {
     /// Takes the mark of its connection; false if it has none.
     pub(crate) fn unmark(&mut self) -> bool {
         let Some(link) = self.session.link_mut() else { return false };

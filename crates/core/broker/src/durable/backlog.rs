@@ -278,9 +278,7 @@ impl Durable {
             store.backlogs.remove(&filter);
         }
     }
-}
 
-impl Durable {
     /// What has expired in the journal takes no room in the queue of the session (MQTT-3.3.2-5).
     pub(crate) fn drop_expired(&mut self, cx: &mut Context, client: &mut Client) {
         let kept = self.kept.get_mut(client.key.slot());

@@ -94,9 +94,7 @@ impl Durable {
             let _ = store.postponed.put_off(error, late);
         }
     }
-}
 
-impl Durable {
     /// The fact at this place is needed no more.
     pub(crate) fn release_place(&mut self, place: RecordLocation) {
         if let Some(store) = &mut self.store {

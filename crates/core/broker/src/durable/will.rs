@@ -105,9 +105,7 @@ impl Durable {
             let _ = store.postponed.put_off(error, || Postponed::WillCleared(session));
         }
     }
-}
 
-impl Durable {
     /// Publishes the will of a kept session. False: it has no recipient, or no journal can store
     /// it.
     pub(crate) fn publish_kept_will(

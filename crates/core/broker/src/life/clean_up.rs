@@ -16,6 +16,7 @@ const SUBSCRIPTIONS_PER_TURN: usize = 1_000;
 
 /// What a session of everyday size has goes with it: up to so many subscriptions, and messages.
 const SUBSCRIPTIONS_AT_ONCE: usize = 64;
+
 impl Shard {
     /// Takes a session out of all tables. What is large goes in later turns.
     pub(crate) fn bury(&mut self, slot: u32) {

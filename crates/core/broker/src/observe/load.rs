@@ -32,9 +32,7 @@ impl Shard {
         }
         self.sessions.load_walk = walk;
     }
-}
 
-impl Shard {
     /// Deliveries that wait for their sessions. It looks at all of them: for tests.
     pub fn queued(&self) -> u64 {
         let clients = (0..self.sessions.slots_end()).filter_map(|slot| self.sessions.get(slot));

@@ -180,9 +180,7 @@ impl Client {
         }
         keepers | router.homes_of_kept_groups(cx, groups, name.as_bytes())
     }
-}
 
-impl Client {
     /// May a stream want this publish? As [`Router::may_be_streamed`].
     #[inline]
     pub(crate) fn may_be_streamed(&self, router: &Router, publish: &Publish<'_>) -> bool {

@@ -95,9 +95,7 @@ impl Context {
     pub(crate) fn on_pause(&mut self, subscriber: SessionKey, filter: Arc<str>, bytes_min: usize) {
         self.flow.pauses.begin(subscriber, filter, bytes_min);
     }
-}
 
-impl Context {
     pub(crate) fn resume_publishers(&mut self, subscriber: SessionKey) {
         self.flow.pauses.end(subscriber);
         self.send_to_others(&Mail::Resume { subscriber });

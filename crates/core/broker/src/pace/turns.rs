@@ -14,9 +14,7 @@ impl Client {
         let topic = Name::new(self.scope, topic_of(self, publish).as_bytes());
         cx.flow.broadcasts.is_overtaken_by(self.key.as_u64(), topic)
     }
-}
 
-impl Client {
     /// Reads nothing more from it before those that wait have had their part.
     pub(crate) fn wait_for_turn(&mut self, cx: &mut Context) {
         if self.stand_in_line(cx) {

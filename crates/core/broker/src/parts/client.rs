@@ -376,9 +376,7 @@ impl Client {
     pub(crate) const fn is_connected(&self) -> bool {
         self.connection != NO_CONNECTION
     }
-}
 
-impl Client {
     /// Is the connection gone, and what it has sent before that being handled?
     pub(crate) fn is_lost(&self) -> bool {
         self.session.link().is_some_and(|link| link.is_lost)

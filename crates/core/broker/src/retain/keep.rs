@@ -265,9 +265,7 @@ impl Retained {
         }
         Ok(answers_later)
     }
-}
 
-impl Retained {
     /// Asks for the retained messages of a filter from the beginning.
     fn ask_retained(&mut self, cx: &mut Context, client: &mut Client, filter: &str) {
         let (subscriber, scope) = (client.key, client.scope);
@@ -298,9 +296,7 @@ impl Retained {
         client.extras().retained_asked.push(asked);
         cx.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
-}
 
-impl Retained {
     /// Asks for further pages while the subscriber has room.
     pub(crate) fn ask_next_page(&mut self, cx: &mut Context, client: &mut Client) {
         let is_calm = client

@@ -155,9 +155,7 @@ impl Shard {
             identifier,
         }
     }
-}
 
-impl Shard {
     pub(crate) fn look_at_sessions(
         &self,
         from: u32,
@@ -217,9 +215,7 @@ impl Sessions {
         };
         scopes.iter().take(PAGE_LOOKS as usize).filter_map(home).collect()
     }
-}
 
-impl Sessions {
     /// Asked of what the broker asks for each message.
     pub(crate) fn explain(&self, scope: Scope, question: &Question) -> Option<Box<Explained>> {
         let Question { who, action, topic, manner } = question;

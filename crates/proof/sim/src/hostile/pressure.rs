@@ -25,7 +25,7 @@ const MARGIN_MESSAGES: u64 = 150;
 /// Each cuts those who have half as much as the first, or more: none is left of 64 bits.
 const CUT_ROUNDS: usize = 64;
 
-/// A connection that holds less is not worth it (`broker/flow/shortage.rs`), with what a packet may
+/// A connection that holds less is not worth it (`broker/pace/shortage.rs`), with what a packet may
 /// have more than its bytes.
 const CUT_BYTES_MIN: usize = 17 * 1024;
 
