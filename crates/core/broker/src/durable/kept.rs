@@ -69,7 +69,7 @@ impl Kept {
     }
 
     /// From now on the session is no more in the journal. Returns what it had there.
-    pub(super) fn take(&mut self, slot: u32) -> Option<Box<KeptSession>> {
+    pub(crate) fn take(&mut self, slot: u32) -> Option<Box<KeptSession>> {
         let session = self.by_slot.get_mut(slot as usize)?.take()?;
         let hash = self.hasher.hash_one(session.queue);
         if let Ok(entry) = self.by_queue.find_entry(hash, |found| *found == slot) {

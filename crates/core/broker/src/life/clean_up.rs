@@ -21,6 +21,8 @@ impl Shard {
     /// Takes a session out of all tables. What is large goes in later turns.
     pub(crate) fn bury(&mut self, slot: u32) {
         let Some(mut client) = self.sessions.take(slot).expected() else { return };
+        // Whoever gets the slot next inherits nothing.
+        self.durable.kept.take(slot);
         self.cx.flow.broadcasts.forget(slot);
         let mut shared = 0;
         for own in client.subscriptions.shared() {
