@@ -18,9 +18,8 @@
 #![forbid(unsafe_code)]
 
 mod deliver;
-mod durable;
-pub mod journal;
 mod life;
+mod log;
 mod observe;
 mod pace;
 mod parts;
@@ -31,8 +30,9 @@ mod share;
 mod state;
 mod words;
 
-pub use durable::{Replay, Restored, Unreadable, settle};
 pub use life::connect::Who;
+pub use log::facts as journal;
+pub use log::{Replay, Restored, Unreadable, settle};
 pub use observe::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX};
 pub use parts::client::CLIENT_BYTES;
 pub use parts::effects::{Close, Effects, Reauthenticate, Reauthenticated};

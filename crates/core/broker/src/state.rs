@@ -7,7 +7,7 @@ use std::sync::Arc;
 use codec::Reason;
 use session::{Dirt, Message, NEVER, Outbox};
 
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::buffers::Buffers;
 use crate::parts::client::Client;
 use crate::parts::droppers::Droppers;

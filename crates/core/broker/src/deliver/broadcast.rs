@@ -3,7 +3,7 @@
 //!
 //! What comes behind such a message from its publisher, or on its topic, waits until all have got
 //! it; who unsubscribes meanwhile gets it first. What is assigned to durable sessions is in the
-//! journal at once (`durable/in_flight.rs`), so this is about the others only.
+//! journal at once (`log/in_flight.rs`), so this is about the others only.
 
 use session::Message;
 use topic::Subscription;
@@ -11,7 +11,7 @@ use topic::Subscription;
 use crate::SessionKey;
 use crate::Shard;
 use crate::deliver::copies::Keeping;
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::broadcasts::Broadcast;
 use crate::parts::client::Pace;
 use crate::parts::flow::UNFINISHED_MAX;

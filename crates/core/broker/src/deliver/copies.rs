@@ -8,8 +8,8 @@ use session::{
 };
 use topic::Subscription;
 
-use crate::durable::Durable;
-use crate::journal::Origin;
+use crate::log::Durable;
+use crate::log::facts::Origin;
 use crate::parts::client::{Client, Pace};
 use crate::parts::router::Router;
 use crate::parts::sessions::Sessions;

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::Shard;
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::client::Client;
 use crate::parts::sessions::{LoadWalk, Sessions};
 

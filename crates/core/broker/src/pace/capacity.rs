@@ -4,7 +4,7 @@ use codec::{Publish, QoS, Reason};
 use session::{MemoryKind, Message};
 
 use crate::Shard;
-use crate::durable::{Durable, OWNER_BYTES_MAX};
+use crate::log::{Durable, OWNER_BYTES_MAX};
 use crate::parts::client::{Client, topic_of};
 use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
 use crate::parts::groups::Groups;

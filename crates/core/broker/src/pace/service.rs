@@ -15,7 +15,7 @@ use policy::{Action, Manner};
 use session::Will;
 
 use crate::Shard;
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::client::{Client, topic_of};
 use crate::parts::notices::NoticeKind;
 use crate::parts::verdicts::{Act, Asked, Verdict};

@@ -4,7 +4,7 @@ use codec::Reason;
 use policy::{Action, Identity};
 use session::{Dropped, Link, Message, Origin, Respondent};
 
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::client::Client;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;

@@ -7,7 +7,7 @@ use topic::Interested;
 
 use crate::Shard;
 use crate::deliver::copies::{Delivered, Keeping, Routed};
-use crate::durable::{Durable, Promise, level_of};
+use crate::log::{Durable, Promise, level_of};
 use crate::observe::spans::write_forwarded;
 use crate::pace::capacity::frees_room;
 use crate::parts::client::{Client, Pace};

@@ -5,7 +5,7 @@ use session::{Message, Respondent};
 
 use crate::Name;
 use crate::Shard;
-use crate::durable::Promise;
+use crate::log::Promise;
 use crate::parts::sessions::Sessions;
 use crate::parts::stream_index::{Asking, Places};
 use crate::words::asked::Asked;

@@ -4,7 +4,7 @@
 //! million retained messages neither floods its outbox nor holds up anybody else.
 
 use crate::Shard;
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::retained::{PAGE_MESSAGES, Retained, has_wildcard};
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
@@ -16,7 +16,7 @@ use topic::Subscription;
 
 use crate::deliver::copies::Routed;
 use crate::deliver::copies::identifiers_of;
-use crate::durable::unlogged;
+use crate::log::unlogged;
 use crate::pace::capacity::frees_room;
 use crate::parts::client::{AskedPage, Client, Extras};
 use crate::parts::notices::Subject;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, NEVER, PauseReason, large_packet_len};
 
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::client::{Client, Pace};
 use crate::parts::flow::{PAUSE_MS, SMALL_BYTES_MAX};
 use crate::parts::groups::Groups;

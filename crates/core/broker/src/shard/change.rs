@@ -5,7 +5,7 @@ use session::{Message, MessageParts, NEVER};
 
 use crate::Shard;
 use crate::deliver::copies::Routed;
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::client::Client;
 use crate::state::Context;
 use crate::words::asked::Asked;

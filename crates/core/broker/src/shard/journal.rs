@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use storage::{Command, Completion, InPlace, InPlaceEnd, Journal, Recovered, Status};
 
-use crate::durable::queues::Queue;
-use crate::durable::{Replay, Restored, Unreadable};
+use crate::log::queues::Queue;
+use crate::log::{Replay, Restored, Unreadable};
 use crate::words::queue_number::QueueId;
 use crate::words::stream_set::{StreamOrder, StreamsFound};
 use crate::{Limits, Shard};

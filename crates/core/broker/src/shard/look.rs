@@ -3,8 +3,8 @@
 use policy::{Action, ClientLocation, Grants, Identity};
 
 use crate::Shard;
-use crate::durable::Durable;
 use crate::life::connect::SEQUENCES_PER_MS;
+use crate::log::Durable;
 use crate::parts::client::Client;
 use crate::parts::groups::Group;
 use crate::parts::groups::Groups;

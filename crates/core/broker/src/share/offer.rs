@@ -19,7 +19,7 @@ use topic::FilterId;
 
 use crate::Shard;
 use crate::deliver::copies::identifiers_of;
-use crate::durable::Durable;
+use crate::log::Durable;
 use crate::parts::client::Client;
 use crate::parts::groups::{Group, Groups, Parked};
 use crate::parts::sessions::Sessions;

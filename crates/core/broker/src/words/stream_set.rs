@@ -50,7 +50,7 @@ impl StreamSettings {
 /// The streams of all shards.
 #[derive(Clone, Debug, Default)]
 pub struct StreamSet {
-    /// Random, of this process ([`crate::journal::StreamRecord::life`]).
+    /// Random, of this process ([`crate::log::facts::StreamRecord::life`]).
     pub life: u64,
     pub streams: Vec<StreamSettings>,
     /// So much waits for files that publishers of all streams are paused. Their owner raises it.
@@ -107,7 +107,7 @@ pub enum StreamNews {
 pub struct StoredRecord {
     /// Broker time, in milliseconds.
     pub at_ms: u64,
-    /// A [`crate::journal::StreamRecord`].
+    /// A [`crate::log::facts::StreamRecord`].
     pub bytes: Arc<Vec<u8>>,
 }
 
@@ -150,7 +150,7 @@ pub enum StreamChange {
         consumer: ConsumerNumber,
         cursor: Vec<u8>,
         stream: StreamNumber,
-        /// A [`crate::journal::StreamRecord`].
+        /// A [`crate::log::facts::StreamRecord`].
         record: Arc<Vec<u8>>,
     },
 }

@@ -11,12 +11,12 @@ use codec::QoS;
 use session::{Message, Will};
 use storage::AppendError;
 
-use crate::durable::Durable;
-use crate::durable::postponed;
-use crate::durable::postponed::Postponed;
-use crate::durable::store::Class;
-use crate::durable::streams::{ForStreams, KnownPublisher};
-use crate::journal::{Fact, Purpose, StoredWill};
+use crate::log::Durable;
+use crate::log::facts::{Fact, Purpose, StoredWill};
+use crate::log::postponed;
+use crate::log::postponed::Postponed;
+use crate::log::store::Class;
+use crate::log::streams::{ForStreams, KnownPublisher};
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;

@@ -3,8 +3,8 @@
 use codec::QoS;
 use policy::{Attribute, Attributes, Number};
 
-use crate::journal::fact::Malformed;
-use crate::journal::wire::{Reader, put_bytes, put_fixed, put_number};
+use crate::log::facts::fact::Malformed;
+use crate::log::facts::wire::{Reader, put_bytes, put_fixed, put_number};
 
 /// The message, and what was known of its publisher at the time of the publish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

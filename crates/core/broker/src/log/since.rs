@@ -11,9 +11,9 @@
 
 use topic::FilterId;
 
-use crate::durable::kept_sessions::KeptSession;
-use crate::durable::store::Store;
-use crate::durable::{Durable, Kept};
+use crate::log::kept_sessions::KeptSession;
+use crate::log::store::Store;
+use crate::log::{Durable, Kept};
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
 use crate::words::options;

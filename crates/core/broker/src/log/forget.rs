@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::durable::replay::{MessageFacts, Replay, SessionFacts};
+use crate::log::replay::{MessageFacts, Replay, SessionFacts};
 
 impl Replay {
     /// Segments below `oldest` are given back.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use storage::Ledger;
 
-use crate::durable::replay::release;
-use crate::durable::streams::{FoundTail, Streams};
-use crate::journal::{Archived, StreamRecord, Streamed};
+use crate::log::facts::{Archived, StreamRecord, Streamed};
+use crate::log::replay::release;
+use crate::log::streams::{FoundTail, Streams};
 use crate::words::record_location::RecordLocation;
 use crate::words::stream_set::{ConsumerNumber, StoredRecord, StreamNumber};
 

@@ -14,15 +14,15 @@ use foldhash::fast::FixedState;
 use session::{Message, NEVER, Will};
 use storage::{Ledger, Position, Record, weight};
 
-use crate::durable::store::message_of;
-use crate::durable::stream_facts::StreamFacts;
-use crate::durable::streams::CURSOR_SHARE;
-use crate::durable::texts::Texts;
-use crate::durable::writing::Shares;
-use crate::journal::{
+use crate::log::facts::{
     Fact, GroupOpened, InFlight, Origin, Purpose, Sent, SessionOpened, Stage, StoredMessage,
     StoredWill, Streamed, Subscribed,
 };
+use crate::log::store::message_of;
+use crate::log::stream_facts::StreamFacts;
+use crate::log::streams::CURSOR_SHARE;
+use crate::log::texts::Texts;
+use crate::log::writing::Shares;
 use crate::words::queue_number::{QueueId, QueueNumber};
 use crate::words::record_location::RecordLocation;
 use crate::{Name, Scope};

@@ -12,10 +12,10 @@ use policy::Attributes;
 use session::{Account, Message};
 use storage::{AppendError, Journal, Level, Position};
 
-use crate::durable::Durable;
-use crate::durable::promise::Promise;
-use crate::durable::store::{Class, Store, level_of, noted};
-use crate::journal::{Archived, Fact, Purpose, Stamps, StreamRecord, Streamed, put_attributes};
+use crate::log::Durable;
+use crate::log::facts::{Archived, Fact, Purpose, Stamps, StreamRecord, Streamed, put_attributes};
+use crate::log::promise::Promise;
+use crate::log::store::{Class, Store, level_of, noted};
 use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::parts::sessions::Sessions;

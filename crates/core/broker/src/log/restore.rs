@@ -9,18 +9,18 @@ use session::{Account, Will};
 use storage::{Journal, Recovered};
 use topic::FilterId;
 
-use crate::durable::handover::Received;
-use crate::durable::kept_sessions::KeptSession;
-use crate::durable::postponed::Postponed;
-use crate::durable::replay::{
+use crate::log::ends::End;
+use crate::log::facts::{Sent, Stage, Subscribed};
+use crate::log::handovers::Received;
+use crate::log::kept_sessions::KeptSession;
+use crate::log::postponed::Postponed;
+use crate::log::replay::{
     FormerFacts, MessageFacts, Opened, ProgressFacts, RareFacts, ReceivedFacts, Replay, Restored,
     SessionFacts, SubscribedFacts, Unreadable,
 };
-use crate::durable::session_ends::End;
-use crate::durable::store::{Store, Stored};
-use crate::durable::track::{Out, Track};
-use crate::durable::{Durable, Kept};
-use crate::journal::{Sent, Stage, Subscribed};
+use crate::log::store::{Store, Stored};
+use crate::log::track::{Out, Track};
+use crate::log::{Durable, Kept};
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use session::{Account, Message};
 use storage::{AppendError, Level};
 
-use crate::durable::Durable;
-use crate::durable::postponed::Postponed;
-use crate::durable::promise::Promise;
-use crate::durable::store::{Class, level_of, noted};
-use crate::journal::{Fact, Origin, StoredMessage};
+use crate::log::Durable;
+use crate::log::facts::{Fact, Origin, StoredMessage};
+use crate::log::postponed::Postponed;
+use crate::log::promise::Promise;
+use crate::log::store::{Class, level_of, noted};
 use crate::state::Context;
 use crate::words::record_location::RecordLocation;
 use crate::{Confirm, Name};

@@ -1,7 +1,7 @@
 //! The two facts that are lists: they are written once per commit for all sessions that had any.
 
-use crate::journal::fact::Malformed;
-use crate::journal::wire::{Reader, put_number, put_queue, put_queue_if_any};
+use crate::log::facts::fact::Malformed;
+use crate::log::facts::wire::{Reader, put_number, put_queue, put_queue_if_any};
 use crate::words::queue_number::QueueId;
 use crate::words::queue_number::QueueNumber;
 

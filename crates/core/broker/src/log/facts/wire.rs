@@ -1,6 +1,6 @@
 //! The primitives of the journal's encoding: varints, and bytes with their length before them.
 
-use crate::journal::fact::Malformed;
+use crate::log::facts::fact::Malformed;
 use crate::words::queue_number::QueueNumber;
 
 /// Appends a LEB128 varint, 1 to 10 bytes.

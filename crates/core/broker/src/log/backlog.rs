@@ -6,8 +6,8 @@ use session::{Delivery, Dropped, Lifetimes, Offered, Overflow, QueueLimit};
 use topic::FilterId;
 
 use crate::Name;
-use crate::durable::Durable;
-use crate::durable::store::Loaded;
+use crate::log::Durable;
+use crate::log::store::Loaded;
 use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::parts::work::Task;

@@ -4,11 +4,11 @@
 use storage::{AppendError, Chunk, Command, Fault, FaultKind, Level, Position, Record};
 
 use crate::Name;
-use crate::durable::queues::Queue;
-use crate::durable::store::{Class, Noted, Store};
-use crate::durable::track::Out;
-use crate::durable::{Durable, Kept};
-use crate::journal::{Fact, InFlightBuf, ProgressBuf, Purpose, Sent, Streamed};
+use crate::log::facts::{Fact, InFlightBuf, ProgressBuf, Purpose, Sent, Streamed};
+use crate::log::queues::Queue;
+use crate::log::store::{Class, Noted, Store};
+use crate::log::track::Out;
+use crate::log::{Durable, Kept};
 use crate::parts::groups::Groups;
 use crate::parts::notices::Subject;
 use crate::parts::retained::Retained;

@@ -14,7 +14,7 @@ use session::{Message, Respondent};
 use storage::{Journal, Level, Position};
 
 use crate::deliver::copies::Routed;
-use crate::durable::{Durable, Kept};
+use crate::log::{Durable, Kept};
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;
 use crate::parts::sessions::Sessions;

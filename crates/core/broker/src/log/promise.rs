@@ -7,8 +7,8 @@ use policy::{Action, Identity};
 use session::{Control, Message};
 use storage::{Journal, Level, Position};
 
-use crate::durable::Durable;
-use crate::durable::streams::Ordered;
+use crate::log::Durable;
+use crate::log::streams::Ordered;
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;

@@ -4,10 +4,10 @@
 //! A further kind gets a variant of [`Queue`], and of [`QueueId`] if it has no number of its own.
 //! All else is in this file; what is in its queue and when it moves is its own business.
 
-use crate::durable::store::{Seen, Store};
-use crate::durable::track::Track;
-use crate::durable::{Durable, Kept};
-use crate::journal::ProgressBuf;
+use crate::log::facts::ProgressBuf;
+use crate::log::store::{Seen, Store};
+use crate::log::track::Track;
+use crate::log::{Durable, Kept};
 use crate::words::expected::Expected;
 use crate::words::queue_number::KeptId;
 use crate::words::queue_number::{QueueId, QueueNumber};

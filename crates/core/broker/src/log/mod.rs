@@ -25,8 +25,10 @@
 //! `docs/develop/durable-sessions.md` says why it is so.
 
 mod backlog;
+pub(crate) mod ends;
+pub mod facts;
 mod forget;
-pub(crate) mod handover;
+pub(crate) mod handovers;
 mod in_flight;
 mod kept;
 mod kept_groups;
@@ -38,7 +40,6 @@ pub(crate) mod queues;
 pub(crate) mod replay;
 pub(crate) mod restore;
 mod retained_facts;
-pub(crate) mod session_ends;
 mod since;
 mod store;
 mod stream_facts;

@@ -2,9 +2,11 @@
 
 use codec::{QoS, Version};
 
-use crate::journal::list::{InFlight, Progress};
-use crate::journal::streamed::{Archived, Streamed};
-use crate::journal::wire::{Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any};
+use crate::log::facts::list::{InFlight, Progress};
+use crate::log::facts::streamed::{Archived, Streamed};
+use crate::log::facts::wire::{
+    Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any,
+};
 use crate::words::queue_number::QueueNumber;
 
 /// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.

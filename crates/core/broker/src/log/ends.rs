@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use storage::{AppendError, Level, Status};
 
-use crate::durable::Durable;
-use crate::durable::postponed::Postponed;
-use crate::durable::promise::Promise;
-use crate::journal::Fact;
+use crate::log::Durable;
+use crate::log::facts::Fact;
+use crate::log::postponed::Postponed;
+use crate::log::promise::Promise;
 use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::queue_number::QueueNumber;

@@ -1,8 +1,10 @@
 //! Facts of streams: messages that streams have, what is in files, and how far consumers are.
 
-use crate::journal::fact::{Malformed, StoredMessage};
-use crate::journal::stream_record::StreamRecord;
-use crate::journal::wire::{Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any};
+use crate::log::facts::fact::{Malformed, StoredMessage};
+use crate::log::facts::stream_record::StreamRecord;
+use crate::log::facts::wire::{
+    Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any,
+};
 use crate::words::queue_number::QueueNumber;
 
 /// A message that at least one stream has, with what else its record stands for: both survive a

@@ -11,11 +11,11 @@ use codec::QoS;
 use session::{Delivery, Dropped, Offered, Terms, UNLOGGED};
 use storage::Status;
 
-use crate::durable::Durable;
-use crate::durable::promise::Promise;
-use crate::durable::store::Noted;
-use crate::durable::track::Out;
-use crate::journal::Stage;
+use crate::log::Durable;
+use crate::log::facts::Stage;
+use crate::log::promise::Promise;
+use crate::log::store::Noted;
+use crate::log::track::Out;
 use crate::parts::client::Client;
 use crate::state::Context;
 use crate::words::expected::Expected;

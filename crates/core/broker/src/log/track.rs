@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::journal::Stage;
+use crate::log::facts::Stage;
 use crate::words::record_location::RecordLocation;
 
 /// A message that was assigned, or a run of serials of which nothing is left to deliver.

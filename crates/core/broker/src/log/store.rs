@@ -10,14 +10,14 @@ use storage::{
 };
 use topic::FilterId;
 
-use crate::durable::handover::{Handovers, SOURCES};
-use crate::durable::kept_groups::KeptGroups;
-use crate::durable::line::Line;
-use crate::durable::postponed::PostponedFacts;
-use crate::durable::promise::{Promise, Promises};
-use crate::durable::session_ends::Ends;
-use crate::durable::streams::Streams;
-use crate::journal::{Fact, Stage, StoredMessage};
+use crate::log::ends::Ends;
+use crate::log::facts::{Fact, Stage, StoredMessage};
+use crate::log::handovers::{Handovers, SOURCES};
+use crate::log::kept_groups::KeptGroups;
+use crate::log::line::Line;
+use crate::log::postponed::PostponedFacts;
+use crate::log::promise::{Promise, Promises};
+use crate::log::streams::Streams;
 use crate::pace::capacity::frees_room;
 use crate::words::expected::Expected;
 use crate::words::ledger::{Ledger, NOBODY, OwnerCharges};

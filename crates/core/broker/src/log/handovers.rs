@@ -15,12 +15,12 @@ use session::{Account, Awaited, Message, Respondent};
 use storage::{AppendError, Position, Status};
 
 use crate::deliver::copies::Routed;
-use crate::durable::Durable;
-use crate::durable::promise::Promise;
-use crate::durable::store::{Class, Loaded, level_of};
-use crate::durable::streams::{ForStreams, Publisher};
-use crate::durable::track::Track;
-use crate::journal::{Fact, Origin, Purpose};
+use crate::log::Durable;
+use crate::log::facts::{Fact, Origin, Purpose};
+use crate::log::promise::Promise;
+use crate::log::store::{Class, Loaded, level_of};
+use crate::log::streams::{ForStreams, Publisher};
+use crate::log::track::Track;
 use crate::parts::client::Client;
 use crate::parts::groups::Groups;
 use crate::parts::retained::Retained;

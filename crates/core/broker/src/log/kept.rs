@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::durable::kept_sessions::KeptSession;
+use crate::log::kept_sessions::KeptSession;
 use crate::words::queue_number::QueueNumber;
 
 /// What the journal knows of sessions that outlive their connections.
