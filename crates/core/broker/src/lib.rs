@@ -32,7 +32,7 @@ mod words;
 
 pub use life::connect::Who;
 pub use log::facts as journal;
-pub use log::{Replay, Restored, Unreadable, settle};
+pub use log::{Replay, Restored, Unreadable};
 pub use observe::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX};
 pub use parts::client::CLIENT_BYTES;
 pub use parts::effects::{Close, Effects, Reauthenticate, Reauthenticated};
@@ -41,6 +41,7 @@ pub use parts::sampling::{
     RECEIVED_PER_CLIENT_MAX, RECEIVED_PER_SECOND_MAX, SENT_PER_SECOND_MAX, SPANS_PER_MESSAGE_MAX,
 };
 pub use parts::work::Work;
+pub use shard::restore::settle;
 pub use state::Shard;
 pub use words::access_question::{AccessQuestion, ServiceAnswer};
 pub use words::calendar::{Calendar, CalendarNote};

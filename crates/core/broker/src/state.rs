@@ -5,11 +5,14 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use codec::Reason;
+use foldhash::fast::FixedState;
 use session::{Dirt, Message, NEVER, Outbox};
 
-use crate::log::Durable;
+use crate::log::Log;
+use crate::log::facts::Origin;
+use crate::log::kept_sessions::KeptSession;
 use crate::parts::buffers::Buffers;
-use crate::parts::client::Client;
+use crate::parts::client::{Client, KEPT_SESSION_BYTES};
 use crate::parts::droppers::Droppers;
 use crate::parts::effects::Effects;
 use crate::parts::flow::Flow;
@@ -23,7 +26,11 @@ use crate::parts::tracing::Tracing;
 use crate::parts::write_order::Dirty;
 use crate::words::expected::Expected;
 use crate::words::rules::Rules;
-use crate::{Confirm, Ended, Event, Mail, Metrics, Quota, Scope, ShardId, Shared, Space};
+use crate::{
+    Confirm, Durability, Ended, Event, Mail, Metrics, Name, Quota, Scope, ShardId, Shared, Space,
+};
+
+const _: () = assert!(size_of::<KeptSession>() == KEPT_SESSION_BYTES);
 
 /// Which shard this is, what shards share, how much work is left of the present turn, and the
 /// effects so far.
@@ -110,6 +117,36 @@ impl Context {
         }
     }
 
+    /// Stands for a topic. Should two have the same, one waits for the other.
+    pub(crate) fn topic_mark(&self, topic: Name<'_>) -> u64 {
+        topic.hash(&FixedState::with_seed(self.shared.seed))
+    }
+
+    /// What is written with a message that has a serial where it comes from.
+    pub(crate) fn origin_of(&self, confirm: Confirm) -> Option<Origin> {
+        let (source, serial) = (self.source_of(confirm, 0), confirm.serial);
+        (serial != 0).then_some(Origin { source, serial })
+    }
+
+    /// The number of one of the [`SOURCES`](crate::log::handovers::SOURCES). `step` 1: of what is
+    /// to be retained.
+    pub(crate) fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
+        let kind = 2 * u16::from(confirm.is_will) + step;
+        kind * self.shared.shard_count + confirm.publisher.shard()
+    }
+
+    /// The member's side: notifies the home of a group that a message is done, or comes back.
+    pub(crate) fn notify_home(&mut self, group: u64, serial: u64, is_done: bool) {
+        if serial == 0 {
+            return;
+        }
+        let mail = match is_done {
+            true => Mail::GroupDone { group, serial },
+            false => Mail::GroupReturned { group, serial },
+        };
+        self.send(self.shared.shard_of_group(group), mail);
+    }
+
     /// A random number; xorshift, for choices that need to be spread, not secret.
     pub(crate) const fn next_random(&mut self) -> u64 {
         self.random ^= self.random << 13;
@@ -128,7 +165,8 @@ pub struct Shard {
     pub(crate) sessions: Sessions,
     pub(crate) groups: Groups,
     pub(crate) retained: Retained,
-    pub(crate) durable: Durable,
+    /// None: nothing is kept across a start.
+    pub(crate) log: Option<Box<Log>>,
     /// When retained messages and groups are looked through next.
     pub(crate) sweeps_at_ms: u64,
 }
@@ -140,7 +178,7 @@ impl Shard {
             sessions: Sessions::new(id, &shared, rules.into(), seed),
             groups: Groups::new(shared.seed),
             retained: Retained::new(id),
-            durable: Durable::default(),
+            log: None,
             sweeps_at_ms: 0,
             cx: Context::new(id, shared, seed),
         }
@@ -182,22 +220,56 @@ impl Shard {
         }
     }
 
+    /// Is there mail that what comes from now on must not overtake in the log?
+    pub(crate) fn has_late_mail(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.has_late_mail())
+    }
+
+    /// Mail waits until there is room for it in the log.
+    pub(crate) fn put_off_mail(&mut self, mail: Mail) {
+        if let Some(log) = self.log.as_mut().expected() {
+            log.put_off_mail(mail);
+        }
+    }
+
+    /// At which level a message of a client is kept.
+    pub(crate) fn level_of(&self, topic: &str, durability: Durability) -> u8 {
+        match self.log {
+            Some(_) => self.cx.shared.settings.level_of(topic, durability),
+            None => 0,
+        }
+    }
+
     /// Sessions, with or without a connection; none that has ended.
     pub fn session_count(&self) -> usize {
         self.sessions.len()
     }
 }
 
-impl Sessions {
-    /// Notes that the outbox of a client may have something to write.
-    pub(crate) fn mark_dirty(&mut self, cx: &mut Context, slot: u32) {
-        if let Some(client) = self.get_mut(slot).expected() {
-            client.mark_dirty(cx);
-        }
-    }
-}
-
 impl Client {
+    /// Deliveries that wait for it in the log.
+    #[inline]
+    pub(crate) fn backlog(&self, log: Option<&Log>) -> usize {
+        if self.is_kept { log.map_or(0, |log| log.queued(self.key.slot())) } else { 0 }
+    }
+
+    /// Does anything wait for it in the log?
+    #[inline]
+    pub(crate) fn has_backlog(&self, log: Option<&Log>) -> bool {
+        self.is_kept && log.is_some_and(|log| log.is_behind(self.key.slot()))
+    }
+
+    /// Deliveries that wait for a place in its window.
+    pub(crate) fn queued(&self, log: Option<&Log>) -> u64 {
+        (self.session.outgoing.queued() + self.backlog(log)) as u64
+    }
+
+    /// Has an older publish of the client perhaps replaced what this one has retained?
+    pub(crate) fn has_undone(&self, log: Option<&Log>, packet_id: u16) -> bool {
+        let known = log.and_then(|log| log.kept.has_undone(self.key.slot(), packet_id));
+        known.unwrap_or_else(|| self.session.incoming.is_behind())
+    }
+
     /// Makes sure that it is looked at when something is due.
     pub(crate) fn arm_timer(&mut self, cx: &mut Context) {
         let due_ms = self.next_due_ms();

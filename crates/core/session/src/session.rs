@@ -31,6 +31,17 @@ pub struct QueueLimits {
     pub keeps_qos0: bool,
 }
 
+impl QueueLimits {
+    /// What is left of them where so much waits elsewhere.
+    pub const fn less(&self, elsewhere: Amount) -> Self {
+        Self {
+            messages_max: self.messages_max.saturating_sub(elsewhere.messages),
+            bytes_max: self.bytes_max.saturating_sub(elsewhere.bytes),
+            ..*self
+        }
+    }
+}
+
 /// Deliveries that may wait for a connected client before its publishers are slowed.
 const QUEUE_CALM_MAX: usize = 1000;
 
@@ -76,6 +87,14 @@ impl QueueLimit {
             return Some(Self::Messages);
         }
         (queued.bytes + bytes > limits.bytes_max).then_some(Self::Bytes)
+    }
+
+    /// The limit of which a queue holds more, if it does.
+    pub const fn exceeded(queued: Amount, limits: &QueueLimits) -> Option<Self> {
+        if queued.messages > limits.messages_max {
+            return Some(Self::Messages);
+        }
+        if queued.bytes > limits.bytes_max { Some(Self::Bytes) } else { None }
     }
 }
 

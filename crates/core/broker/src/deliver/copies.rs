@@ -8,17 +8,17 @@ use session::{
 };
 use topic::Subscription;
 
-use crate::log::Durable;
+use crate::Shard;
 use crate::log::facts::Origin;
 use crate::parts::client::{Client, Pace};
 use crate::parts::router::Router;
-use crate::parts::sessions::Sessions;
 use crate::parts::work::Task;
 use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
 use crate::words::options;
+use crate::words::reasons::reason_of;
 use crate::{Confirm, Ended, Metrics, Name, Scope, SessionKey};
 
 /// Topics remembered while a page of retained messages is under way. Above it, a subscriber may
@@ -49,7 +49,7 @@ pub(crate) struct Delivered {
     pub(crate) kept: Option<storage::Position>,
     /// Of the slowest subscriber.
     pub(crate) pace: Pace,
-    /// What its publisher gets of it, to be [delivered](Sessions::deliver_own) when it is answered:
+    /// What its publisher gets of it, to be [delivered](Shard::deliver_own) when it is answered:
     /// many clients wait for the acknowledgement before they look at anything else.
     pub(crate) own: Option<Box<OwnCopy>>,
 }
@@ -94,29 +94,36 @@ struct FanOut {
     is_left_behind: bool,
 }
 
-impl Sessions {
+impl Shard {
     /// Delivers a message that another shard sent.
     pub(crate) fn deliver_mailed(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         message: &Message,
         confirm: Option<Confirm>,
         owner: u32,
     ) -> Delivered {
-        let origin = confirm.and_then(|confirm| cx.origin_of(confirm));
+        let origin = confirm.and_then(|confirm| self.cx.origin_of(confirm));
         let (is_awaited, may_refuse) = (confirm.is_some(), confirm.is_some() && origin.is_none());
         let keeping = Keeping::New { is_awaited, may_refuse, owner, origin };
         let topic = Name::topic_of(message);
-        let mut audience = self.router.audience_here(topic, &mut cx.flow.work);
-        let found = audience.subscriptions();
-        let delivered = self.deliver_to_all(cx, durable, message, found, keeping);
-        self.router.keep(audience);
+        let mut audience = self.sessions.router.audience_here(topic, &mut self.cx.flow.work);
+        let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping);
+        self.sessions.router.keep(audience);
         let mut pace = delivered.pace;
-        pace.slow_to(durable.pace_of_disk());
+        pace.slow_to(self.pace_of_disk());
         if pace.pause_ms > 0 {
-            cx.effects.slow_down(SessionKey::from_u64(message.publisher()), pace);
+            self.cx.effects.slow_down(SessionKey::from_u64(message.publisher()), pace);
         }
+        delivered
+    }
+
+    /// Delivers to the subscribers here what is in the journal.
+    pub(crate) fn deliver_kept(&mut self, message: &Message, serial: u64) -> Delivered {
+        let topic = Name::topic_of(message);
+        let mut audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
+        let keeping = Keeping::Kept(serial);
+        let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping);
+        self.sessions.router.keep(audience);
         delivered
     }
 
@@ -126,8 +133,6 @@ impl Sessions {
     #[inline]
     pub(crate) fn deliver_to_all(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         message: &Message,
         found: &mut [Subscription],
         keeping: Keeping,
@@ -137,51 +142,50 @@ impl Sessions {
         }
         let mut delivered = Delivered { matched: true, ..Delivered::default() };
         let may_refuse = matches!(keeping, Keeping::New { may_refuse: true, .. });
-        if may_refuse
-            && cx.shared.settings.rejects
-            && self.anybody_refuses(cx, durable, message, found)
-        {
+        if may_refuse && self.cx.shared.settings.rejects && self.anybody_refuses(message, found) {
             delivered.refused = Some(Reason::QUOTA_EXCEEDED);
             return delivered;
         }
         let mut serial = 0;
-        match durable.keep(cx, self, message, found, keeping) {
+        match self.keep(message, found, keeping) {
             Ok(None) => {}
             Ok(Some((kept, position))) => {
                 serial = kept;
                 delivered.kept = position;
             }
             Err(error) => {
-                delivered.refused = Some(crate::words::reasons::reason_of(&error));
+                delivered.refused = Some(reason_of(&error));
                 delivered.lacks_journal = !matches!(error, storage::AppendError::TooLarge { .. });
                 return delivered;
             }
         }
         let all = found.len();
         let is_late = matches!(keeping, Keeping::Late);
-        let found = match (all > 1 || !cx.flow.broadcasts.is_empty()) && !is_late {
-            true => self.at_once(cx, durable, message, found, serial),
+        let found = match (all > 1 || !self.cx.flow.broadcasts.is_empty()) && !is_late {
+            true => self.at_once(message, found, serial),
             false => found,
         };
         let traits = message.traits();
         let mut fan_out = FanOut::default();
         if all > 1 {
-            fan_out.template = Some(cx.buffers.take_template());
-            if cx.is_broadcast(found) {
-                cx.dirty.begin_broadcast(message.payload_len());
+            fan_out.template = Some(self.cx.buffers.take_template());
+            if self.cx.is_broadcast(found) {
+                self.cx.dirty.begin_broadcast(message.payload_len());
             }
         }
         for own in found.chunk_by(|one, next| one.subscriber == next.subscriber) {
-            self.deliver_to(cx, durable, (message, traits), own, serial, &mut fan_out);
+            self.deliver_to((message, traits), own, serial, &mut fan_out);
         }
         if let Some(template) = fan_out.template {
-            cx.dirty.end_broadcast();
-            cx.buffers.keep_template(template);
+            self.cx.dirty.end_broadcast();
+            self.cx.buffers.keep_template(template);
         }
         if !Scope::new(traits.scope).is_first() && !is_late {
-            cx.charge_sent(message, all as u64);
+            self.cx.charge_sent(message, all as u64);
         }
-        durable.end_delivery(&mut self.router, message, keeping, serial, fan_out.is_left_behind);
+        if serial != 0 {
+            self.end_delivery(message, keeping, serial, fan_out.is_left_behind);
+        }
         delivered.pace = fan_out.pace;
         delivered.own = fan_out.own;
         delivered
@@ -191,8 +195,6 @@ impl Sessions {
     #[inline(never)]
     fn at_once<'a>(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         message: &Message,
         found: &'a mut [Subscription],
         serial: u64,
@@ -200,14 +202,15 @@ impl Sessions {
         if !found.is_sorted_by_key(|subscription| subscription.subscriber) {
             found.sort_unstable_by_key(|subscription| subscription.subscriber);
         }
+        let cx = &self.cx;
         let is_behind = (!cx.flow.broadcasts.is_empty()
             && cx.flow.broadcasts.is_overtaken_by_message(message))
             || (cx.dirty.has_gathered() && cx.is_broadcast(found));
         let found = match is_behind || found.len() > cx.flow.work.broadcast_max() {
-            true => self.put_some_off(cx, durable, message, found, (serial, is_behind)),
+            true => self.put_some_off(message, found, (serial, is_behind)),
             false => found,
         };
-        cx.flow.work.charge(found.len());
+        self.cx.flow.work.charge(found.len());
         found
     }
 
@@ -217,21 +220,20 @@ impl Sessions {
     #[cold]
     fn put_some_off<'a>(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         message: &Message,
         found: &'a mut [Subscription],
         (serial, is_behind): (u64, bool),
     ) -> &'a [Subscription] {
-        if cx.flow.work.is_stopping() || cx.shared.settings.rejects {
-            self.finish_broadcasts(cx, durable);
+        if self.cx.flow.work.is_stopping() || self.cx.shared.settings.rejects {
+            self.finish_broadcasts();
             return found;
         }
-        let first = if is_behind { 0 } else { cx.flow.work.broadcast_max() };
+        let first = if is_behind { 0 } else { self.cx.flow.work.broadcast_max() };
         let first = found.get(first).map_or(u32::MAX, |subscription| subscription.subscriber);
-        let publisher = self.slot_of(SessionKey::from_u64(message.publisher()));
+        let sessions = &self.sessions;
+        let publisher = sessions.slot_of(SessionKey::from_u64(message.publisher()));
         let is_assigned =
-            |slot: u32| serial != 0 && self.get(slot).is_some_and(|client| client.is_kept);
+            |slot: u32| serial != 0 && sessions.get(slot).is_some_and(|client| client.is_kept);
         let comes_later =
             |s: &Subscription| s.subscriber >= first && Some(s.subscriber) != publisher;
         found.sort_by_key(|s| comes_later(s) && !is_assigned(s.subscriber));
@@ -239,10 +241,10 @@ impl Sessions {
         let (now, later) = found.split_at(now);
         // What is assigned now would overtake the broadcasts before it (MQTT-4.6.0-6).
         for own in now.iter().filter(|_| is_behind && serial != 0) {
-            self.finish_broadcasts_to(cx, durable, own.subscriber);
+            self.finish_broadcasts_to(own.subscriber);
         }
         if !later.is_empty() {
-            self.put_off_broadcast(cx, durable, message, later.iter().copied());
+            self.put_off_broadcast(message, later.iter().copied());
         }
         now
     }
@@ -257,42 +259,31 @@ impl Context {
     }
 }
 
-impl Sessions {
-    pub(crate) fn anybody_refuses(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        message: &Message,
-        found: &[Subscription],
-    ) -> bool {
+impl Shard {
+    pub(crate) fn anybody_refuses(&mut self, message: &Message, found: &[Subscription]) -> bool {
         let traits = message.traits();
         let kept =
             |subscription: &&Subscription| options::qos(subscription.options) != QoS::AtMostOnce;
         traits.qos != QoS::AtMostOnce
-            && found.iter().filter(kept).any(|own| {
-                let of = (message, traits);
-                self.refuses(cx, durable, of, own)
-            })
+            && found.iter().filter(kept).any(|own| self.refuses((message, traits), own))
     }
 
     /// Does the session have no room for the message, though it has to get it?
-    fn refuses(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        of: (&Message, Traits),
-        own: &Subscription,
-    ) -> bool {
+    fn refuses(&mut self, of: (&Message, Traits), own: &Subscription) -> bool {
         let (message, _) = of;
         let slot = own.subscriber;
-        let Some(client) = self.get_mut(slot) else { return false };
+        let Self { cx, sessions, log, .. } = self;
+        let Some(client) = sessions.get_mut(slot) else { return false };
         let is_assigned = || terms_of(of, std::slice::from_ref(own), client).is_some();
-        if !durable.would_refuse(client, message) || !is_assigned() {
+        if !client.would_refuse(log.as_deref(), message) || !is_assigned() {
             return false;
         }
         client.drop_expired(cx);
-        durable.drop_expired(cx, client);
-        let refuses = durable.would_refuse(client, message);
+        if let Some(log) = log {
+            let expired = log.drop_expired(slot, cx.now_ms);
+            client.note_expired(cx, expired);
+        }
+        let refuses = client.would_refuse(log.as_deref(), message);
         if refuses {
             client.session.count_refusal(message);
         }
@@ -302,8 +293,6 @@ impl Sessions {
     /// Delivers to one client; `own` are its matching subscriptions.
     fn deliver_to(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         (message, traits): (&Message, Traits),
         own: &[Subscription],
         serial: u64,
@@ -311,95 +300,105 @@ impl Sessions {
     ) {
         let Some(first) = own.first().expected() else { return };
         let slot = first.subscriber;
-        // What is left of a session that has ended still stands in the index (`cleanup.rs`).
-        let Some((client, router)) = self.with_index(slot) else { return };
+        let Self { cx, sessions, log, .. } = self;
+        // What is left of a session that has ended still stands in the index (`clean_up.rs`).
+        let Some((client, router)) = sessions.with_index(slot) else { return };
         let is_own = traits.publisher == client.key.as_u64();
-        let is_durable = serial != 0 && client.is_kept;
-        let terms = terms_of((message, traits), own, client);
+        let mut terms = terms_of((message, traits), own, client);
         if first.options & options::CHECK_RECEIVE != 0 {
             cx.flow.work.charge(client.grants.topic_units());
         }
         if terms.is_some() && traits.retain {
             note_fresh(client, message);
         }
-        let is_kept = is_durable
-            && terms.as_ref().is_some_and(|t| durable.is_assigned_by_serial(client, serial, t.qos));
-        if is_durable && !is_kept && own.iter().any(|s| s.options & options::DURABLE != 0) {
-            durable.skip(client, serial);
+        if serial != 0
+            && client.is_kept
+            && let Some(log) = log
+        {
+            match &mut terms {
+                Some(terms) if log.is_assigned(slot, serial, terms.qos) => terms.serial = serial,
+                _ if own.iter().any(|s| s.options & options::DURABLE != 0) => {
+                    log.skip(slot, serial);
+                }
+                _ => {}
+            }
         }
-        let Some(mut terms) = terms else { return };
-        if is_kept {
-            terms.serial = serial;
-        }
+        let Some(terms) = terms else { return };
+        let offered = (message, traits.payload_bytes);
         if is_own {
-            durable.defer_own(terms.serial);
+            // It waits until the message is answered.
+            if let Some(log) = log.as_mut().filter(|_| terms.serial != 0) {
+                log.need(terms.serial);
+            }
             fan_out.own = Some(Box::new(OwnCopy { slot, terms }));
+        } else if terms.serial != 0 {
+            self.offer_kept(slot, offered, terms, fan_out);
         } else {
-            let offered = (message, traits.payload_bytes);
-            client.offer(cx, durable, router, offered, terms, fan_out);
+            let backlog = client.backlog(log.as_deref());
+            client.offer(cx, router, offered, (terms, backlog), fan_out);
         }
     }
 
     /// Delivers what a publisher gets of its own message. Returns how it keeps pace with that.
     #[inline]
-    pub(crate) fn deliver_own(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        message: &Message,
-        own: Option<Box<OwnCopy>>,
-    ) -> Pace {
+    pub(crate) fn deliver_own(&mut self, message: &Message, own: Option<Box<OwnCopy>>) -> Pace {
         match own {
-            Some(own) => self.deliver_own_copy(cx, durable, message, *own),
+            Some(own) => self.deliver_own_copy(message, *own),
             None => Pace::default(),
         }
     }
 
     #[inline(never)]
-    fn deliver_own_copy(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        message: &Message,
-        own: OwnCopy,
-    ) -> Pace {
+    fn deliver_own_copy(&mut self, message: &Message, own: OwnCopy) -> Pace {
         let OwnCopy { slot, terms } = own;
         let serial = terms.serial;
         let offered = (message, message.payload_len());
         let mut fan_out = FanOut::default();
-        let Some((client, router)) = self.with_index(slot).expected() else {
-            return Pace::default();
-        };
-        client.offer(cx, durable, router, offered, terms, &mut fan_out);
         if serial != 0 {
-            durable.release_own(router, message, serial, fan_out.is_left_behind);
+            self.offer_kept(slot, offered, terms, &mut fan_out);
+            self.release_own(message, serial, fan_out.is_left_behind);
+            return fan_out.pace;
+        }
+        let Self { cx, sessions, log, .. } = self;
+        if let Some((client, router)) = sessions.with_index(slot).expected() {
+            let backlog = client.backlog(log.as_deref());
+            client.offer(cx, router, offered, (terms, backlog), &mut fan_out);
         }
         fan_out.pace
     }
-}
 
-impl Client {
-    /// Offers a message to the session, or lets the journal keep it for that.
-    #[inline]
-    fn offer(
+    /// The log has the message for the session, which gets it in its turn.
+    #[inline(never)]
+    fn offer_kept(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        router: &mut Router,
+        slot: u32,
         (message, payload_bytes): (&Message, usize),
         terms: Terms,
         fan_out: &mut FanOut,
     ) {
-        let now_ms = cx.now_ms;
-        if terms.serial != 0 {
-            let delivery = Delivery { message: message.clone(), terms };
-            fan_out.is_left_behind |= durable.assign(cx, self, router, delivery);
-            let pace = self.pace(durable.backlog(self), now_ms);
-            if !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
-                fan_out.pace.slow_to(pace);
-            }
-            return;
+        let delivery = Delivery { message: message.clone(), terms };
+        fan_out.is_left_behind |= self.assign(slot, delivery);
+        let Self { cx, sessions, log, .. } = self;
+        let Some((client, router)) = sessions.with_index(slot).expected() else { return };
+        let pace = client.pace(client.backlog(log.as_deref()), cx.now_ms);
+        if !client.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
+            fan_out.pace.slow_to(pace);
         }
+    }
+}
+
+impl Client {
+    /// Offers a message to the session. `backlog`: what waits for it in the log.
+    #[inline]
+    fn offer(
+        &mut self,
+        cx: &mut Context,
+        router: &mut Router,
+        (message, payload_bytes): (&Message, usize),
+        (terms, backlog): (Terms, usize),
+        fan_out: &mut FanOut,
+    ) {
+        let now_ms = cx.now_ms;
         self.drop_expired(cx);
         cx.buffers.lend(self);
         if terms.qos == QoS::ExactlyOnce && self.is_kept {
@@ -412,7 +411,7 @@ impl Client {
         let template = fan_out.template.as_mut();
         let offered = session.offer(message, terms, &limits.queue, template, now_ms);
         let has_room = session.link().is_none_or(Link::has_room);
-        let mut pace = self.pace(durable.backlog(self), now_ms);
+        let mut pace = self.pace(backlog, now_ms);
         pace.is_urgent |= has_no_queue && !has_room;
         if has_no_queue || !self.pauses_all_instead(cx, router, (message, payload_bytes), pace) {
             fan_out.pace.slow_to(pace);

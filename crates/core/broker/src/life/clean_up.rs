@@ -22,7 +22,9 @@ impl Shard {
     pub(crate) fn bury(&mut self, slot: u32) {
         let Some(mut client) = self.sessions.take(slot).expected() else { return };
         // Whoever gets the slot next inherits nothing.
-        self.durable.kept.take(slot);
+        if let Some(log) = &mut self.log {
+            log.kept.take(slot);
+        }
         self.cx.flow.broadcasts.forget(slot);
         let mut shared = 0;
         for own in client.subscriptions.shared() {
@@ -71,7 +73,9 @@ impl Shard {
     fn remove_some_from_index(&mut self, slot: u32, leaving: &mut Leaving, count: usize) -> usize {
         for left in (1..=count).rev() {
             let Some(one) = leaving.next() else { return left };
-            self.durable.release_place(one.place);
+            if let Some(log) = &mut self.log {
+                log.release(one.place);
+            }
             self.remove_from_index(slot, one);
         }
         0

@@ -90,13 +90,7 @@ impl Shard {
         // MQTT-3.1.3-9: back before its delay has passed, so the will that there was is not sent.
         let (undecided, will) = client.split_will(request.will.clone());
         let old_will = std::mem::replace(&mut client.will, will);
-        let kept = self.durable.keep_session(
-            &mut self.cx,
-            &mut self.sessions,
-            &mut self.groups,
-            slot,
-            request.version,
-        );
+        let kept = self.keep_session(slot, request.version);
         let Some(client) = self.sessions.get_mut(slot) else { return };
         if let Err(error) = &kept {
             client.refuse_session(&mut self.cx, error, session_present, old_will);
@@ -113,8 +107,10 @@ impl Shard {
             sequence,
         };
         client.publish_load();
-        self.groups.note_online(&mut self.cx, client);
-        self.cx.report(client.scope, event);
+        let scope = client.scope;
+        self.note_online(slot);
+        self.cx.report(scope, event);
+        let Some(client) = self.sessions.get_mut(slot) else { return };
         self.cx.count_opened(client.scope);
         client.mark_dirty(&mut self.cx);
         undecided.into_iter().for_each(|will| client.ask_about_will(&mut self.cx, will));

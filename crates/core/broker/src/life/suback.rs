@@ -39,13 +39,7 @@ impl Shard {
             if self.sessions.link(slot, connection).is_some() {
                 let properties = Properties::EMPTY;
                 let suback = Suback { packet_id, properties, reasons: &reasons };
-                self.durable.answer_when_kept(
-                    &mut self.cx,
-                    &mut self.sessions,
-                    slot,
-                    kept,
-                    &Packet::Suback(suback),
-                );
+                self.answer_when_kept(slot, kept, &Packet::Suback(suback));
             }
         }
     }

@@ -10,7 +10,6 @@ use topic::{Filter, Subscription};
 
 use crate::Shard;
 use crate::parts::client::Client;
-use crate::parts::groups::Groups;
 use crate::parts::notices::NoticeKind;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::{Done, Listed};
@@ -87,13 +86,7 @@ impl Shard {
             self.answer_behind_barrier(slot, packet_id, reasons, kept);
         } else {
             let suback = Suback { packet_id, properties: Properties::EMPTY, reasons: &reasons };
-            self.durable.answer_when_kept(
-                &mut self.cx,
-                &mut self.sessions,
-                slot,
-                kept,
-                &Packet::Suback(suback),
-            );
+            self.answer_when_kept(slot, kept, &Packet::Suback(suback));
         }
         Ok(())
     }
@@ -159,7 +152,7 @@ impl Shard {
         let Some(client) = self.sessions.get_mut(slot).expected() else { return false };
         let one = std::iter::once(text);
         self.cx.flow.work.is_spent()
-            || client.filters_wait(&mut self.cx, &self.durable, one)
+            || client.filters_wait(&mut self.cx, self.log.as_deref(), one)
             || !is_beyond && client.filter_waits_for_verdict(&mut self.cx, text, qos)
     }
 
@@ -173,7 +166,7 @@ impl Shard {
     ) -> u8 {
         let Request { filter, options, identifier } = request;
         let old = self.subscription_of(slot, filter);
-        let granted = self.sessions.subscribe(&mut self.cx, &mut self.groups, slot, request);
+        let granted = self.subscribe(slot, request);
         let done = &mut portion.done;
         match self.write_granted(slot, text, old, granted, *identifier) {
             Ok(position) => done.kept = done.kept.max(position),
@@ -248,9 +241,7 @@ impl Shard {
             || client.charged.lacks_room(bytes.into())
             || self.cx.shared.memory_is_short() && client.lacks_memory(&self.cx, bytes as usize);
         let scope = client.scope;
-        if (are_too_many || !scope.is_first())
-            && self.sessions.find_listed(&self.groups, slot, &filter).is_none()
-        {
+        if (are_too_many || !scope.is_first()) && self.find_listed(slot, &filter).is_none() {
             let space = self.cx.shared.spaces.of(scope);
             client.charged.count_refusal(bytes.into());
             if are_too_many || space.is_some_and(|space| space.lacks(Quota::Subscriptions, 1)) {
@@ -290,15 +281,7 @@ impl Shard {
                 router.subscribe(Name::new(client.scope, filter.filter), old);
             }
             (Some((bits, identifier)), Some(share)) => {
-                self.groups.join_group(
-                    &mut self.cx,
-                    &mut self.sessions,
-                    slot,
-                    share,
-                    filter.filter,
-                    bits,
-                    identifier,
-                );
+                self.join_group(slot, (share, filter.filter), (bits, identifier));
             }
         }
     }
@@ -312,21 +295,12 @@ impl Shard {
         granted: Granted,
         identifier: u32,
     ) -> Result<Option<storage::Position>, Reason> {
-        if !self.durable.has_journal() {
+        if self.log.is_none() {
             return Ok(None);
         }
-        let Some(listed) = self.sessions.listed_of(&self.groups, slot, text) else {
-            return Ok(None);
-        };
+        let Some(listed) = self.listed_of(slot, text) else { return Ok(None) };
         let text = &*topic::canonical(text);
-        self.durable.keep_granted(
-            &mut self.sessions,
-            slot,
-            listed,
-            text,
-            old,
-            (granted.bits, identifier),
-        )
+        self.keep_granted(slot, listed, text, old, (granted.bits, identifier))
     }
 
     pub(crate) fn on_unsubscribe(
@@ -341,13 +315,7 @@ impl Shard {
             properties: Properties::EMPTY,
             reasons: &done.reasons,
         };
-        self.durable.answer_when_kept(
-            &mut self.cx,
-            &mut self.sessions,
-            slot,
-            done.kept,
-            &Packet::Unsuback(unsuback),
-        );
+        self.answer_when_kept(slot, done.kept, &Packet::Unsuback(unsuback));
         if let Some(client) = self.sessions.get_mut(slot) {
             client.drop_extras_if_unused();
         }
@@ -361,20 +329,15 @@ impl Shard {
         is_rest: bool,
     ) -> Result<Done, Ended> {
         if !self.cx.flow.broadcasts.is_empty() {
-            self.sessions.finish_broadcasts_to(&mut self.cx, &mut self.durable, slot);
+            self.finish_broadcasts_to(slot);
         }
         let Some(client) = self.sessions.get_mut(slot).expected() else {
             return Ok(Done::default());
         };
         let mut portion = client.portion(&self.cx, is_rest);
         let outcome = self.unsubscribe_all(slot, unsubscribe, &mut portion);
-        if let Some((client, router)) = self.sessions.with_index(slot) {
-            self.durable.release_pending(
-                &mut self.cx,
-                client,
-                router,
-                portion.before.unwrap_or_default(),
-            );
+        self.release_pending(slot, portion.before.unwrap_or_default());
+        if let Some(client) = self.sessions.get(slot) {
             client.report_subscriptions(&mut self.cx, portion.reported, false);
         }
         outcome.map(|()| portion.done)
@@ -395,9 +358,13 @@ impl Shard {
             let done = &mut portion.done;
             let filter = topic::parse_filter(text, &UNLIMITED)
                 .map_err(|error| not_well_formed(error.clause()))?;
-            let listed = self.sessions.find_listed(&self.groups, slot, &filter);
-            if let Some(listed) = listed {
-                match self.durable.drop_subscription(slot, listed, &topic::canonical(text)) {
+            if let Some(listed) = self.find_listed(slot, &filter) {
+                let text = topic::canonical(text);
+                let dropped = match &mut self.log {
+                    Some(log) => log.drop_subscription(slot, listed.place, &text),
+                    None => Ok(None),
+                };
+                match dropped {
                     Ok(position) => done.kept = done.kept.max(position),
                     Err(_) if self.sessions.get(slot).is_none_or(|client| !client.is_v5()) => {
                         return Err(Ended::JournalFailed);
@@ -409,9 +376,7 @@ impl Shard {
                     }
                 }
                 if portion.before.is_none() {
-                    let client = self.sessions.with_index(slot);
-                    portion.before =
-                        client.map(|(client, router)| self.durable.all_pending(client, router));
+                    portion.before = Some(self.all_pending(slot));
                 }
             }
             let is_over = self.unsubscribe(slot, &filter);
@@ -434,9 +399,7 @@ impl Shard {
     }
 
     fn unsubscribe(&mut self, slot: u32, filter: &Filter<'_>) -> bool {
-        let Some(listed) = self.sessions.find_listed(&self.groups, slot, filter) else {
-            return false;
-        };
+        let Some(listed) = self.find_listed(slot, filter) else { return false };
         if let Some(client) = self.sessions.get_mut(slot) {
             client.subscriptions.remove(&listed);
             if let Some(extras) = client.extras.as_mut().filter(|_| filter.group.is_none()) {
@@ -450,8 +413,8 @@ impl Shard {
         }
         self.cx.metrics.subscriptions.sub(1);
         self.cx.metrics.shared_subscriptions.sub(listed.is_shared().into());
-        if !listed.is_shared() {
-            self.durable.kept.forget_since(slot, listed.filter);
+        if let Some(log) = self.log.as_mut().filter(|_| !listed.is_shared()) {
+            log.kept.forget_since(slot, listed.filter);
         }
         self.groups.note_left(listed);
         self.remove_from_index(slot, listed);
@@ -462,59 +425,40 @@ impl Shard {
     pub(crate) fn remove_from_index(&mut self, slot: u32, listed: Listed) {
         if listed.group != 0 {
             let key = self.sessions.key(slot);
-            self.groups.leave_group(
-                &mut self.cx,
-                &mut self.sessions,
-                &mut self.durable,
-                listed.group - 1,
-                key,
-            );
-            return;
+            return self.leave_group(listed.group - 1, key);
         }
         let Some(gone) = self.sessions.router.unsubscribe(listed.filter, slot).expected() else {
             return;
         };
         // Messages may still be due by what other subscriptions were before.
-        if gone.is_last {
-            self.durable.close_backlog(listed.filter);
+        if let Some(log) = self.log.as_mut().filter(|_| gone.is_last) {
+            log.close_backlog(listed.filter);
         }
     }
 }
 
-impl Sessions {
+impl Shard {
     /// The subscription with this filter, as the session lists it.
-    fn find_listed(&self, groups: &Groups, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
-        let client = self.get(slot)?;
-        let found = self.router.find(Name::new(client.scope, filter.filter))?;
+    fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
+        let client = self.sessions.get(slot)?;
+        let scope = client.scope;
+        let found = self.sessions.router.find(Name::new(scope, filter.filter))?;
         let group = match filter.group {
-            Some(name) => groups.find(GroupText::new(client.scope, name, filter.filter))? + 1,
+            Some(name) => self.groups.find(GroupText::new(scope, name, filter.filter))? + 1,
             None => 0,
         };
         client.subscriptions.find(&Listed::new(found, group))
     }
 
     /// The same, by the filter as the client wrote it.
-    pub(crate) fn listed_of(&self, groups: &Groups, slot: u32, text: &str) -> Option<Listed> {
+    pub(crate) fn listed_of(&self, slot: u32, text: &str) -> Option<Listed> {
         let filter = topic::parse_filter(text, &UNLIMITED).ok()?;
-        self.find_listed(groups, slot, &filter)
+        self.find_listed(slot, &filter)
     }
 
-    /// The subscription of a session with this filter that is not shared.
-    pub(crate) fn subscription_to(&self, slot: u32, filter: &str) -> Option<Subscription> {
-        let scope = self.get(slot)?.scope;
-        let known = self.router.find(Name::new(scope, filter))?;
-        self.router.subscription(known, slot)
-    }
-
-    pub(crate) fn subscribe(
-        &mut self,
-        cx: &mut Context,
-        groups: &mut Groups,
-        slot: u32,
-        request: &Request<'_>,
-    ) -> Granted {
+    pub(crate) fn subscribe(&mut self, slot: u32, request: &Request<'_>) -> Granted {
         let Request { filter, identifier, .. } = request;
-        let Some((client, router)) = self.with_index(slot).expected() else {
+        let Some((client, router)) = self.sessions.with_index(slot).expected() else {
             return Granted::default();
         };
         let (qos, bits) = client.grant(request);
@@ -526,11 +470,10 @@ impl Sessions {
                 let subscribed = router.subscribe(name, subscription);
                 (Listed::new(subscribed.filter, 0), subscribed.is_new_subscription)
             }
-            Some(share) => {
-                groups.join_group(cx, self, slot, share, filter.filter, bits, *identifier)
-            }
+            Some(share) => self.join_group(slot, (share, filter.filter), (bits, *identifier)),
         };
-        if is_new && let Some(client) = self.get_mut(slot) {
+        let Self { cx, sessions, .. } = self;
+        if is_new && let Some(client) = sessions.get_mut(slot) {
             client.subscriptions.add(listed);
             let bytes = bytes_of(filter, cx.shared.shard_count);
             client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
@@ -540,6 +483,15 @@ impl Sessions {
             cx.count_in_space(client.scope, Quota::Subscriptions, 1);
         }
         Granted { qos: qos as u8, is_new, bits }
+    }
+}
+
+impl Sessions {
+    /// The subscription of a session with this filter that is not shared.
+    pub(crate) fn subscription_to(&self, slot: u32, filter: &str) -> Option<Subscription> {
+        let scope = self.get(slot)?.scope;
+        let known = self.router.find(Name::new(scope, filter))?;
+        self.router.subscription(known, slot)
     }
 }
 

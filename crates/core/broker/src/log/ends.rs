@@ -9,27 +9,25 @@ use std::collections::BTreeMap;
 
 use storage::{AppendError, Level, Status};
 
-use crate::log::Durable;
+use crate::SessionKey;
+use crate::log::Log;
 use crate::log::facts::Fact;
 use crate::log::postponed::Postponed;
 use crate::log::promise::Promise;
-use crate::parts::sessions::Sessions;
-use crate::state::Context;
 use crate::words::queue_number::QueueNumber;
-use crate::{Ended, SessionKey};
 
 /// The end of a kept session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
-    pub(crate) queue: QueueNumber,
-    pub(crate) level: Level,
+pub(crate) struct End {
+    pub(super) queue: QueueNumber,
+    pub(super) level: Level,
     /// The hash of its client id, if who has it next waits for the commit.
-    pub(super) awaited_by: Option<u64>,
+    pub(crate) awaited_by: Option<u64>,
 }
 
 impl End {
     /// Of an older session than the one that was found with the same client id.
-    pub(super) const fn of_namesake(queue: QueueNumber) -> Self {
+    pub(crate) const fn of_namesake(queue: QueueNumber) -> Self {
         Self { queue, level: Level::Disk, awaited_by: None }
     }
 }
@@ -37,7 +35,7 @@ impl End {
 /// The ends that clients wait for, by the hashes of their ids: two ids with one hash wait for each
 /// other's. Bounded: each end has a promise, or a will that is written before it.
 #[derive(Debug, Default)]
-pub(crate) struct Ends {
+pub(super) struct Ends {
     under_way: BTreeMap<u64, UnderWay>,
 }
 
@@ -50,7 +48,7 @@ struct UnderWay {
 }
 
 impl Ends {
-    pub(crate) fn begin(&mut self, client: u64) {
+    pub(super) fn begin(&mut self, client: u64) {
         self.under_way.entry(client).or_default().ends += 1;
     }
 
@@ -71,88 +69,63 @@ impl Ends {
     }
 }
 
-impl Durable {
-    /// A connection has opened its session. It gets its answer when the ends of those before it are
-    /// committed.
-    pub(crate) fn wait_for_ends(&mut self, sessions: &mut Sessions, slot: u32) {
-        let (session, id_hash) = (sessions.key(slot), sessions.id_hash(slot));
-        let Some(store) = &mut self.store else { return };
-        let Some(client) = sessions.get_mut(slot) else { return };
-        let connection = client.connection;
-        let Some(link) = client.session.link_mut() else { return };
-        if !matches!(store.journal.status(), Status::Full(_)) {
-            link.is_told_nothing = store.ends.wait(id_hash, session, connection);
-        }
+impl Log {
+    /// A connection has opened the session of a client. True: it gets its answer when the ends of
+    /// those before it are committed.
+    pub(crate) fn waits_for_ends(
+        &mut self,
+        client: u64,
+        session: SessionKey,
+        connection: u64,
+    ) -> bool {
+        !matches!(self.status(), Status::Full(_))
+            && self.store.ends.wait(client, session, connection)
     }
 
-    /// Writes down that a session has ended, now or when there is room for it.
-    pub(super) fn end_queue(&mut self, cx: &mut Context, sessions: &mut Sessions, end: End) {
-        let Some(store) = &mut self.store else { return };
+    /// Writes down that a session has ended, now or when there is room for it. Returns the client
+    /// that does not wait for it any longer.
+    pub(crate) fn write_end(&mut self, end: End) -> Option<u64> {
         let ended = Fact::SessionEnded { session: end.queue };
-        match (store.append_deletion(&ended, end.level), end.awaited_by) {
+        match (self.store.append_deletion(&ended, end.level), end.awaited_by) {
             (Ok(position), Some(client)) => {
                 self.promise(position, end.level, Promise::SessionEnded { client });
+                None
             }
-            (Ok(_), None) => {}
+            (Ok(_), None) => None,
             // The next file is being made: it is tried again as soon as that is there.
-            (Err(AppendError::Backlog { .. }), _) => store.postponed.push(Postponed::End(end)),
+            (Err(AppendError::Backlog { .. }), _) => {
+                self.store.postponed.push(Postponed::End(end));
+                None
+            }
             (Err(_), awaited_by) => {
-                store.postponed.push(Postponed::End(End { awaited_by: None, ..end }));
-                if let Some(client) = awaited_by {
-                    self.finish_end(cx, sessions, client);
-                }
+                self.store.postponed.push(Postponed::End(End { awaited_by: None, ..end }));
+                awaited_by
             }
         }
     }
 
-    /// The journal takes nothing any more for want of room: nobody waits for it.
-    pub(super) fn wait_for_no_end(&mut self, cx: &mut Context, sessions: &mut Sessions) {
-        let Some(store) = &mut self.store else { return };
+    /// An end of a session of this client is written, or given up. Returns who has the client id
+    /// now and waits no longer: session and connection.
+    pub(crate) fn finish_end(&mut self, client: u64) -> Option<(SessionKey, u64)> {
+        self.store.ends.finish(client)
+    }
+
+    /// The journal takes nothing any more for want of room: nobody waits for it. Returns those who
+    /// did.
+    pub(crate) fn wait_for_no_end(&mut self) -> Vec<(SessionKey, u64)> {
         let late: Vec<u64> =
-            store.postponed.ends().filter_map(|end| end.awaited_by.take()).collect();
-        let waiting: Vec<_> =
-            store.ends.under_way.values_mut().filter_map(|it| it.waits.take()).collect();
-        late.into_iter().for_each(|client| self.finish_end(cx, sessions, client));
-        for (session, connection) in waiting {
-            sessions.open_outbox(cx, session, connection);
+            self.store.postponed.ends().filter_map(|end| end.awaited_by.take()).collect();
+        let under_way = self.store.ends.under_way.values_mut();
+        let waiting = under_way.filter_map(|it| it.waits.take()).collect();
+        for client in late {
+            self.store.ends.finish(client);
         }
+        waiting
     }
 
-    /// The answer to the client may leave, once none of its ends is under way.
-    pub(super) fn finish_end(&mut self, cx: &mut Context, sessions: &mut Sessions, client: u64) {
-        let Some(store) = &mut self.store else { return };
-        if let Some((session, connection)) = store.ends.finish(client) {
-            sessions.open_outbox(cx, session, connection);
-        }
-    }
-}
-
-impl Sessions {
-    fn open_outbox(&mut self, cx: &mut Context, session: SessionKey, connection: u64) {
-        let Some(slot) = self.slot_of(session) else { return };
-        let Some(link) = self.link(slot, connection) else { return };
-        link.is_told_nothing = false;
-        self.mark_dirty(cx, slot);
-    }
-
-    /// The connection waits for a journal that is out of service.
-    pub(super) fn doom(&mut self, cx: &mut Context, session: SessionKey, connection: u64) {
-        if let Some(slot) = self.slot_of(session)
-            && self.link(slot, connection).is_some()
-        {
-            cx.doomed.push((slot, Ended::JournalFailed));
-        }
-    }
-}
-
-impl Durable {
-    /// The journal is out of service: the ends are never committed.
-    pub(super) fn break_ends(&mut self, cx: &mut Context, sessions: &mut Sessions) {
-        let Some(store) = &mut self.store else { return };
-        for under_way in std::mem::take(&mut store.ends.under_way).into_values() {
-            if let Some((session, connection)) = under_way.waits {
-                sessions.doom(cx, session, connection);
-            }
-        }
+    /// The journal is out of service: the ends are never committed. Returns who waits for them.
+    pub(crate) fn break_ends(&mut self) -> Vec<(SessionKey, u64)> {
+        let under_way = std::mem::take(&mut self.store.ends.under_way);
+        under_way.into_values().filter_map(|it| it.waits).collect()
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Kept {
 impl Kept {
     /// Makes room for sessions of the journal, so that the tables need not grow under them step by
     /// step.
-    pub(super) fn reserve(&mut self, count: usize) {
+    pub(crate) fn reserve(&mut self, count: usize) {
         let (by_slot, hasher) = (&self.by_slot, &self.hasher);
         self.by_queue.reserve(count, |slot| hash_at(hasher, by_slot, *slot));
         self.by_slot.reserve(count);
@@ -36,11 +36,11 @@ impl Kept {
         self.by_slot.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    pub(super) fn sessions(&self) -> impl Iterator<Item = &KeptSession> {
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = &KeptSession> {
         self.by_slot.iter().flatten().map(|session| &**session)
     }
 
-    pub(super) fn sessions_mut(&mut self) -> impl Iterator<Item = &mut KeptSession> {
+    pub(crate) fn sessions_mut(&mut self) -> impl Iterator<Item = &mut KeptSession> {
         self.by_slot.iter_mut().flatten().map(|session| &mut **session)
     }
 
@@ -56,7 +56,7 @@ impl Kept {
     }
 
     /// From now on the session of this slot is in the journal.
-    pub(super) fn insert(&mut self, slot: u32, session: KeptSession) {
+    pub(crate) fn insert(&mut self, slot: u32, session: KeptSession) {
         self.take(slot);
         let queue = session.queue;
         if self.by_slot.len() <= slot as usize {

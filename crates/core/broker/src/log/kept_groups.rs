@@ -4,32 +4,25 @@
 //! hold what they were given in memory only: after a crash the home dispatches it again, which at
 //! least once allows. So shared subscriptions of durable sessions are granted QoS 1 at most.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-
 use foldhash::fast::FixedState;
-use session::{Amount, Dropped, Expires, ExpiringQueue, Message, Overflow, QueueLimits};
+use session::{Amount, Expires, ExpiringQueue, Message, Overflow, QueueLimit, QueueLimits};
 use slab::Slab;
+use std::collections::{BTreeMap, HashMap};
 use storage::{AppendError, Level};
 
-use crate::deliver::copies::count_dropped;
-use crate::log::Durable;
+use crate::Confirm;
+use crate::log::Log;
 use crate::log::facts::{Fact, GroupOpened, StoredMessage};
 use crate::log::postponed::Postponed;
 use crate::log::promise::Promise;
 use crate::log::replay::MessageFacts;
 use crate::log::store::{Class, Loaded, Store, level_of};
 use crate::log::track::Track;
-use crate::parts::groups::{Group, Groups};
-use crate::parts::work::Task;
-use crate::share::offer::{exceeded, less};
-use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
-use crate::words::ledger::NOBODY;
+use crate::words::ledger::{Ledger, NOBODY};
 use crate::words::queue_number::{KeptId, QueueNumber};
 use crate::words::record_location::RecordLocation;
-use crate::{Confirm, GroupWay, Mail, ShareStrategy};
 
 /// Bytes of waiting messages that a group keeps in memory beside the journal. Policy: later ones
 /// are read back from the disk.
@@ -244,33 +237,50 @@ impl KeptQueue {
     }
 }
 
-impl Durable {
-    /// Does the group keep this message in a journal, at its home?
-    pub(crate) fn group_keeps(&self, groups: &Groups, number: u32, message: &Message) -> bool {
-        self.store.is_some()
-            && message.level() > 0
-            && message.qos() != codec::QoS::AtMostOnce
-            && groups.has_durable_member(number)
+/// A message that a group keeps.
+pub(crate) struct ForGroup<'a> {
+    pub(crate) message: &'a Message,
+    /// Only one strategy asks who has published it.
+    pub(crate) by_client: bool,
+    pub(crate) confirm: Option<Confirm>,
+}
+
+/// What went from the queue of a group to keep it to its limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Surplus {
+    pub(crate) expired: u64,
+    pub(crate) dropped: u64,
+    /// The last limit that was exceeded.
+    pub(crate) at_limit: Option<QueueLimit>,
+    /// Messages that were looked at.
+    pub(crate) looked_at: usize,
+}
+
+impl Log {
+    /// The home's side: the queue of a group, which is opened if there is none.
+    pub(crate) fn open_group_queue(
+        &mut self,
+        known: Option<KeptId>,
+        name: &GroupName,
+    ) -> Result<KeptId, AppendError> {
+        known.map_or_else(|| self.store.open_group_queue(name), Ok)
     }
 
-    /// The home's side: writes a message into the group's queue. Returns whether it is the first
-    /// that waits there.
+    /// The home's side: writes a message into a group's queue. Returns whether it is the first that
+    /// waits there.
     pub(crate) fn keep_for_group(
         &mut self,
-        cx: &mut Context,
-        group: &mut Group,
-        message: &Message,
-        confirm: Option<Confirm>,
+        id: KeptId,
+        own: &ForGroup<'_>,
+        ledger: &Ledger,
+        now_ms: u64,
     ) -> Result<bool, AppendError> {
-        let Some(store) = self.store.as_mut().expected() else { return Ok(false) };
-        let id = store.open_group_queue(group)?;
+        let ForGroup { message, by_client, confirm } = *own;
+        let store = &mut self.store;
         let Some(kept) = store.groups.get(id).expected() else { return Ok(false) };
         let (number, was_empty) = (kept.number, kept.is_empty());
-        let owner = confirm.map_or(NOBODY, |confirm| confirm.owner);
-        let owner = store.owner(owner, &cx.shared.ledger);
-        let by_client = cx.shared.settings.share_strategy == ShareStrategy::HashClient;
+        let owner = store.owner(confirm.map_or(NOBODY, |confirm| confirm.owner), ledger);
         let (serial, position) = store.keep_message(message, owner.as_ref(), |message| {
-            // Only one strategy asks who has published it.
             let author = if by_client { message.author } else { 0 };
             Fact::Message(StoredMessage { queue: Some(number), author, ..message })
         })?;
@@ -280,96 +290,57 @@ impl Durable {
         let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
         if let Some(kept) = store.groups.get_mut(id) {
             let (expires_at_ms, message) = (message.expires_at_ms(), Some(message.clone()));
-            kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, cx.now_ms);
+            kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, now_ms);
         }
-        self.keep_group_to_limits(cx, group, id);
         Ok(was_empty)
     }
 
-    /// The home's side: dispatches what waits, as far as members have room.
-    pub(crate) fn dispatch_kept(&mut self, cx: &mut Context, group: &mut Group) {
-        let (Some(id), Some(store)) = (group.kept, &mut self.store) else { return };
-        while let Some(kept) = store.groups.get(id).expected()
-            && let Some((serial, message)) = kept.front()
-            && group.has_room(cx)
-        {
-            let loaded = match message.cloned() {
-                Some(message) => Loaded::Ready(message),
-                None => {
-                    let queue = kept.number.into();
-                    store.load(serial, queue)
-                }
-            };
-            let message = match loaded {
-                Loaded::Pending => return,
-                Loaded::Ready(message) if !message.is_expired(cx.now_ms) => message,
-                Loaded::Ready(_) | Loaded::Gone => {
-                    let was_live = store.groups.get_mut(id).is_some_and(KeptQueue::pop_front);
-                    store.finish_for_group(id, serial, true);
-                    count_dropped(&cx.metrics, Dropped::Expired, was_live.into());
-                    continue;
-                }
-            };
-            let Some(member) = group.assign(cx, &message) else { return };
-            if let Some(kept) = store.groups.get_mut(id) {
-                kept.pop_front();
-                kept.track.assign(serial, 0);
+    /// The next message of a group for a member, by its serial, from memory or the disk.
+    pub(crate) fn front_of_group(&mut self, id: KeptId) -> Option<(u64, Loaded)> {
+        let store = &mut self.store;
+        let kept = store.groups.get(id).expected()?;
+        let (serial, message) = kept.front()?;
+        let loaded = match message.cloned() {
+            Some(message) => Loaded::Ready(message),
+            None => {
+                let queue = kept.number.into();
+                store.load(serial, queue)
             }
-            let (group, way) = (group.name.clone(), GroupWay::new(1, serial));
-            cx.send(member.shard(), Mail::Offer { group, member, message, way });
+        };
+        Some((serial, loaded))
+    }
+
+    /// The front of the queue has expired. False: it was counted as that before.
+    pub(crate) fn drop_front_of_group(&mut self, id: KeptId, serial: u64) -> bool {
+        let was_live = self.store.groups.get_mut(id).is_some_and(KeptQueue::pop_front);
+        self.store.finish_for_group(id, serial, true);
+        was_live
+    }
+
+    /// The front of the queue goes to a member.
+    pub(crate) fn dispatch_front_of_group(&mut self, id: KeptId, serial: u64) {
+        if let Some(kept) = self.store.groups.get_mut(id) {
+            kept.pop_front();
+            kept.track.assign(serial, 0);
         }
     }
 
     /// The home's side: a member has acknowledged, or nobody may have it.
     pub(crate) fn on_group_done(&mut self, id: KeptId, serial: u64) {
-        if let Some(store) = &mut self.store {
-            store.finish_for_group(id, serial, false);
-        }
+        self.store.finish_for_group(id, serial, false);
     }
 
-    /// The home's side: a member could not take it, or ended before it acknowledged. True: it is to
-    /// be dispatched again. `is_denied`: no member with room may have it, and it is offered again
-    /// later.
-    pub(crate) fn take_back(
-        &mut self,
-        cx: &mut Context,
-        group: &mut Group,
-        serial: u64,
-        is_denied: bool,
-    ) -> bool {
-        let (Some(id), Some(store)) = (group.kept, &mut self.store) else { return false };
-        let bytes = store.stored(serial).map_or(0, |stored| stored.place.bytes);
-        let kept = store.groups.get_mut(id);
-        if !kept.is_some_and(|kept| kept.come_back(serial, bytes, is_denied)) {
-            return false;
-        }
-        self.keep_group_to_limits(cx, group, id);
-        true
-    }
-
-    /// The limits of a group's queue, on all that no member has, in memory and in the journal.
-    fn keep_group_to_limits(&mut self, cx: &mut Context, group: &mut Group, id: KeptId) {
-        let Some(store) = &mut self.store else { return };
-        let limits = cx.shared.settings.share_queue;
-        let mut waiting = group.waiting_here();
-        waiting.add(store.groups.get(id).map(KeptQueue::undispatched).unwrap_or_default());
-        // With what has expired: no look at that is needed where all has room.
-        if exceeded(waiting, &limits).is_none() {
-            return;
-        }
-        if limits.overflow == Overflow::DropOldest {
-            // What is in memory goes before what is in the journal.
-            store.drop_group_surplus(cx, &group.name, id, &limits);
-            return group.keep_to_limits(cx, self);
-        }
-        cx.drop_group_expired(group);
-        let limits = less(&limits, group.waiting_here());
-        store.drop_group_surplus(cx, &group.name, id, &limits);
+    /// The home's side: a member could not take it, or ended before it acknowledged. False: it is
+    /// over. `is_denied`: no member with room may have it, and it is offered again later.
+    pub(crate) fn take_back(&mut self, id: KeptId, serial: u64, is_denied: bool) -> bool {
+        let bytes = self.store.stored(serial).map_or(0, |stored| stored.place.bytes);
+        let kept = self.store.groups.get_mut(id);
+        kept.is_some_and(|kept| kept.come_back(serial, bytes, is_denied))
     }
 
     /// As many of these as that go to members again. Returns how many.
     pub(crate) fn put_back_denied(&mut self, id: KeptId, most: usize) -> usize {
-        let Some(kept) = self.kept_group(id) else { return 0 };
+        let Some(kept) = self.store.groups.get_mut(id) else { return 0 };
         let count = kept.denied.len().min(most);
         for _ in 0..count {
             kept.returned.extend(kept.denied.pop_first());
@@ -378,25 +349,49 @@ impl Durable {
     }
 
     pub(crate) fn has_denied(&self, id: KeptId) -> bool {
-        let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
-        kept.is_some_and(|kept| !kept.denied.is_empty())
+        self.store.groups.get(id).is_some_and(|kept| !kept.denied.is_empty())
     }
 
     /// Does anything wait for a member?
     pub(crate) fn has_waiting(&self, id: KeptId) -> bool {
-        let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
-        kept.is_some_and(|kept| !kept.is_empty())
+        self.store.groups.get(id).is_some_and(|kept| !kept.is_empty())
     }
 
     /// Messages that are not dispatched.
     pub(crate) fn waiting_amount(&self, id: KeptId) -> Amount {
-        let kept = self.store.as_ref().and_then(|store| store.groups.get(id));
-        kept.map(KeptQueue::undispatched).unwrap_or_default()
+        self.store.groups.get(id).map(KeptQueue::undispatched).unwrap_or_default()
     }
 
-    /// The group has no member any more: what it kept is lost, and said to be.
+    /// The oldest or the newest messages go, as a group has no one publisher to refuse. Those first
+    /// that have expired.
+    pub(crate) fn drop_group_surplus(
+        &mut self,
+        id: KeptId,
+        limits: &QueueLimits,
+        now_ms: u64,
+    ) -> Surplus {
+        let store = &mut self.store;
+        let mut surplus = Surplus::default();
+        store.drop_group_expired(id, now_ms, &mut surplus);
+        let over = |kept: &KeptQueue| QueueLimit::exceeded(kept.undispatched(), limits);
+        if store.groups.get(id).and_then(over).is_none() {
+            return surplus;
+        }
+        store.drop_returned_expired(id, now_ms, &mut surplus);
+        while let Some(kept) = store.groups.get_mut(id)
+            && let Some(limit) = over(kept)
+            && let Some((serial, was_live)) = kept.take_one(limits)
+        {
+            surplus.at_limit = Some(limit);
+            store.finish_for_group(id, serial, true);
+            surplus.dropped += u64::from(was_live);
+        }
+        surplus
+    }
+
+    /// The group has no member any more: what it kept is lost. Returns how many messages.
     pub(crate) fn close_group_queue(&mut self, id: KeptId) -> u64 {
-        let Some(store) = self.store.as_mut().expected() else { return 0 };
+        let store = &mut self.store;
         let Some(kept) = store.groups.remove(id).expected() else { return 0 };
         let mut lost = 0;
         let dispatched = kept.track.in_flight().map(|out| out.serial);
@@ -413,19 +408,11 @@ impl Durable {
         }
         lost
     }
-
-    fn kept_group(&mut self, id: KeptId) -> Option<&mut KeptQueue> {
-        self.store.as_mut()?.groups.get_mut(id)
-    }
 }
 
 impl Store {
-    fn open_group_queue(&mut self, group: &mut Group) -> Result<KeptId, AppendError> {
-        if let Some(id) = group.kept {
-            return Ok(id);
-        }
+    fn open_group_queue(&mut self, name: &GroupName) -> Result<KeptId, AppendError> {
         let (number, from_serial) = (self.new_queue(), self.last_serial());
-        let name = &group.name;
         let fact = Fact::GroupOpened(GroupOpened {
             queue: number,
             from_serial,
@@ -433,9 +420,7 @@ impl Store {
             filter: &name.filter_name().key(),
         });
         let place = self.append(Class::Normal, &fact, Level::Fsync)?;
-        let id = self.put_group_queue(number, name.key, place, Track::starting_at(from_serial));
-        group.kept = Some(id);
-        Ok(id)
+        Ok(self.put_group_queue(number, name.key, place, Track::starting_at(from_serial)))
     }
 
     /// Puts a group's queue where it is found by its number.
@@ -450,12 +435,12 @@ impl Store {
     }
 
     /// What has expired in a full queue takes no room there (MQTT-3.3.2-5).
-    fn drop_group_expired(&mut self, cx: &mut Context, id: KeptId) {
+    fn drop_group_expired(&mut self, id: KeptId, now_ms: u64, surplus: &mut Surplus) {
         let Some(kept) = self.groups.get_mut(id) else { return };
         let mut gone = Vec::new();
-        let (expired, looked_at) = kept.waiting.expire(cx.now_ms, |it| gone.push(it));
-        cx.flow.work.charge_for(Task::Pending(looked_at));
-        count_dropped(&cx.metrics, Dropped::Expired, expired.messages.into());
+        let (expired, looked_at) = kept.waiting.expire(now_ms, |it| gone.push(it));
+        surplus.looked_at += looked_at;
+        surplus.expired += u64::from(expired.messages);
         kept.memory_bytes -= gone.iter().map(QueuedMessage::memory_bytes).sum::<usize>();
         for QueuedMessage { serial, .. } in gone {
             self.finish_for_group(id, serial, true);
@@ -464,46 +449,18 @@ impl Store {
 
     /// What has expired of that which had come back, of which no end is noted. Only where there is
     /// more than the limits allow, and once a second at most.
-    fn drop_returned_expired(&mut self, cx: &mut Context, id: KeptId) {
-        let Some(kept) = self.groups.get(id).filter(|kept| kept.look_ms <= cx.now_ms) else {
+    fn drop_returned_expired(&mut self, id: KeptId, now_ms: u64, surplus: &mut Surplus) {
+        let Some(kept) = self.groups.get(id).filter(|kept| kept.look_ms <= now_ms) else {
             return;
         };
-        cx.flow.work.charge_for(Task::Pending(kept.returned.len() + kept.denied.len()));
+        surplus.looked_at += kept.returned.len() + kept.denied.len();
         let all = kept.returned.keys().chain(kept.denied.keys()).copied();
         let gone: Vec<u64> = all.filter(|serial| self.stored(*serial).is_none()).collect();
         if let Some(kept) = self.groups.get_mut(id) {
-            kept.look_ms = cx.now_ms + EXPIRY_LOOK_MS;
+            kept.look_ms = now_ms + EXPIRY_LOOK_MS;
         }
-        count_dropped(&cx.metrics, Dropped::Expired, gone.len() as u64);
+        surplus.expired += gone.len() as u64;
         gone.into_iter().for_each(|serial| self.finish_for_group(id, serial, true));
-    }
-
-    /// The oldest or the newest messages go, as a group has no one publisher to refuse.
-    fn drop_group_surplus(
-        &mut self,
-        cx: &mut Context,
-        name: &Arc<GroupName>,
-        id: KeptId,
-        limits: &QueueLimits,
-    ) {
-        self.drop_group_expired(cx, id);
-        let over = |kept: &KeptQueue| exceeded(kept.undispatched(), limits);
-        if self.groups.get(id).and_then(over).is_none() {
-            return;
-        }
-        self.drop_returned_expired(cx, id);
-        let (mut dropped, mut at_limit) = (0, None);
-        while let Some(kept) = self.groups.get_mut(id)
-            && let Some(limit) = over(kept)
-            && let Some((serial, was_live)) = kept.take_one(limits)
-        {
-            at_limit = Some(limit);
-            self.finish_for_group(id, serial, true);
-            dropped += u64::from(was_live);
-        }
-        if dropped > 0 {
-            cx.note_group_dropped_at(name, at_limit, dropped);
-        }
     }
 
     fn finish_for_group(&mut self, id: KeptId, serial: u64, is_unsent: bool) {
@@ -534,19 +491,5 @@ impl Store {
         let (bytes, message) = (place.bytes, None);
         kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, now_ms);
         1
-    }
-}
-
-impl Context {
-    /// The member's side: notifies the home that a message is done, or comes back.
-    pub(crate) fn notify_home(&mut self, group: u64, serial: u64, is_done: bool) {
-        if serial == 0 {
-            return;
-        }
-        let mail = match is_done {
-            true => Mail::GroupDone { group, serial },
-            false => Mail::GroupReturned { group, serial },
-        };
-        self.send(self.shared.shard_of_group(group), mail);
     }
 }

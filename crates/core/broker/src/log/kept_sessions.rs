@@ -2,32 +2,27 @@
 
 use std::collections::VecDeque;
 
-use codec::{Packet, Reason, SubscribeOptions, Version};
-use session::{Amount, Lifetimes, NEVER, QueueLimit, QueueLimits};
+use codec::{SubscribeOptions, Version};
+use session::{Amount, Lifetimes, NEVER, QueueLimit, QueueLimits, Will};
 use storage::{AppendError, Level, Position};
+use topic::FilterId;
 
-use crate::log::Durable;
+use crate::log::Log;
 use crate::log::ends::End;
 use crate::log::facts::{Fact, SessionOpened, Subscribed};
 use crate::log::handovers::Received;
 use crate::log::postponed::{Postponed, Unwritten, passes};
-use crate::log::promise::Promise;
+use crate::log::replay::ProgressFacts;
 use crate::log::since::Since;
 use crate::log::store::{Class, level_of};
 use crate::log::track::Track;
-use crate::parts::client::{Client, KEPT_SESSION_BYTES};
-use crate::parts::groups::Groups;
-use crate::parts::sessions::Sessions;
-use crate::parts::subscriptions::Listed;
-use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::options;
 use crate::words::queue_number::QueueNumber;
-use crate::words::reasons::reason_of;
 use crate::words::record_location::RecordLocation;
-use crate::{Durability, Ended, Name};
+use crate::{Durability, SessionKey};
 
-/// What a durable session has more than others.
+/// What the journal knows of a session that outlives its connections.
 #[derive(Debug)]
 pub(crate) struct KeptSession {
     /// Its queue number.
@@ -80,8 +75,6 @@ pub(super) struct Rare {
     pub(super) has_due_will: bool,
 }
 
-const _: () = assert!(size_of::<KeptSession>() == KEPT_SESSION_BYTES);
-
 impl KeptSession {
     pub(crate) fn new(queue: QueueNumber, level: Durability, cursor: u64) -> Self {
         Self {
@@ -101,6 +94,21 @@ impl KeptSession {
         }
     }
 
+    /// As it was found in the journal. At which level it was kept before, nobody knows.
+    pub(crate) fn restored(
+        queue: QueueNumber,
+        level: Durability,
+        progress: &ProgressFacts,
+        will: Option<RecordLocation>,
+    ) -> Self {
+        let mut kept = Self { was_synced: true, ..Self::new(queue, level, progress.floor) };
+        kept.track.place = progress.place;
+        if let Some(place) = will {
+            kept.rare().will = place;
+        }
+        kept
+    }
+
     pub(super) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
@@ -114,6 +122,18 @@ impl KeptSession {
         if expires_at_ms != NEVER {
             self.rare().lifetimes.add(expires_at_ms, bytes, now_ms);
         }
+    }
+
+    /// Nothing waits any more. Returns how many have expired.
+    pub(super) fn catch_up(&mut self, last_serial: u64) -> u32 {
+        self.is_behind = false;
+        if let Some(rare) = &mut self.rare {
+            rare.upcoming = VecDeque::new();
+            rare.lifetimes = Lifetimes::default();
+        }
+        self.queued_bytes = 0;
+        self.track.advance(last_serial);
+        std::mem::take(&mut self.queued)
     }
 
     /// What the session listens to has changed: its next serials are looked up anew.
@@ -163,8 +183,13 @@ impl KeptSession {
     }
 
     /// Has its last will yet to be taken?
-    pub(super) fn has_due_will(&self) -> bool {
+    pub(crate) fn has_due_will(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.has_due_will)
+    }
+
+    /// Is its connection not in the journal yet?
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.unwritten().is_some()
     }
 
     /// The connection that is not in the journal yet.
@@ -181,7 +206,7 @@ impl KeptSession {
 
     /// The serial from which a filter of the session counts: what is done is done, however often
     /// the client subscribes again.
-    fn begin_of(&self, filter: topic::FilterId) -> u64 {
+    fn begin_of(&self, filter: FilterId) -> u64 {
         self.since(filter).max(self.track.floor())
     }
 
@@ -207,11 +232,6 @@ impl KeptSession {
     /// How firmly its end has to be kept: as firmly as anything that it ends.
     const fn highest_level(&self) -> Level {
         if self.was_synced { Level::Fsync } else { self.journal_level() }
-    }
-
-    /// At which level it was kept before a start, nobody knows.
-    pub(super) const fn note_restored(&mut self) {
-        self.was_synced = true;
     }
 
     /// The QoS 2 publish of this packet id, if it was taken on.
@@ -257,280 +277,181 @@ impl Rare {
     }
 }
 
-impl Durable {
-    /// A connection has opened the session: it is written down if it outlives the connection.
+/// How a connection has opened a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening<'a> {
+    /// The key of its client id.
+    pub(crate) client_id: &'a str,
+    pub(crate) username: &'a str,
+    pub(crate) version: Version,
+    pub(crate) expiry_secs: u32,
+    pub(crate) will: Option<&'a Will>,
+}
+
+impl Opening<'_> {
+    fn fact(&self, session: QueueNumber, version: Version, opened_at_ms: u64) -> Fact<'_> {
+        let Self { client_id, username, expiry_secs, .. } = *self;
+        Fact::SessionOpened(SessionOpened {
+            session,
+            version,
+            opened_at_ms,
+            expiry_secs,
+            client_id,
+            username,
+        })
+    }
+}
+
+/// When an answer to a kept session may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    Now,
+    /// With the commit of this position.
+    With(Position, Level),
+    /// When what is not in the journal yet is committed. `is_of_new`: the session is not, either.
+    Late {
+        is_of_new: bool,
+    },
+    /// The journal is out of service.
+    Never,
+}
+
+impl Log {
+    /// A session is kept from now on. `may_wait`: for the next segment; the CONNACK promises
+    /// nothing.
     ///
-    /// Err: it is new and there is no room for it, or the journal is out of service.
-    pub(crate) fn keep_session(
+    /// Err: there is no room for it, or the journal is out of service.
+    pub(crate) fn begin_session(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
         slot: u32,
-        version: Version,
+        opening: &Opening<'_>,
+        level: Durability,
+        may_wait: bool,
+        now_ms: u64,
     ) -> Result<(), AppendError> {
-        let now_ms = cx.now_ms;
-        let Some(client) = sessions.get(slot).expected() else { return Ok(()) };
-        let level = client.limits.durability;
-        if client.is_kept {
-            return self.keep_resumed(cx, sessions, slot, version);
-        }
-        if !client.is_persistent() || level == Durability::Memory {
-            return Ok(());
-        }
-        let Some(store) = &mut self.store else { return Ok(()) };
-        // What it has asked for already, at level `memory`, does not wait.
-        let may_wait = store.is_ready() && client.subscriptions.len() == 0;
-        let client_key = client.name().key();
-        let opened = session_opened(client, &client_key, store.new_queue(), version, now_ms);
-        let queue = opened.session;
+        let store = &mut self.store;
+        let may_wait = store.is_ready() && may_wait;
+        let queue = store.new_queue();
         // It may not use up what acknowledgements and deletions need.
-        let written =
-            store.append(Class::Normal, &Fact::SessionOpened(opened), level_of(level as u8));
+        let opened = opening.fact(queue, opening.version, now_ms);
+        let written = store.append(Class::Normal, &opened, level_of(level as u8));
         let may_wait = |error: &AppendError| may_wait && passes(error);
         let place = match &written {
             Err(error) if may_wait(error) => RecordLocation::NOWHERE,
             _ => written.clone()?,
         };
-        let mut durable = KeptSession::new(queue, level, store.last_serial());
-        durable.opened = place;
-        durable.fact_ms = now_ms;
-        self.kept.insert(slot, durable);
-        sessions.set_kept(slot, true);
-        match written.and_then(|_| self.keep_will(sessions, slot, Class::Normal)) {
-            // The next segment is being made. The CONNACK promises nothing, and all else waits.
+        let mut kept = KeptSession::new(queue, level, store.last_serial());
+        kept.opened = place;
+        kept.fact_ms = now_ms;
+        self.kept.insert(slot, kept);
+        match written.and_then(|_| self.write_will(slot, opening.will, Class::Normal)) {
+            // The next segment is being made, and all else waits.
             Err(error) if may_wait(&error) => {
-                let (opened_at_ms, detached_ms, is_new) = (now_ms, None, true);
+                let (version, opened_at_ms) = (opening.version, now_ms);
+                let (detached_ms, is_new) = (None, true);
                 let unwritten = Unwritten { version, opened_at_ms, detached_ms, is_new };
                 self.put_off_connect(slot, unwritten);
-            }
-            other => other?,
-        }
-        self.keep_subscriptions(cx, sessions, groups, slot);
-        Ok(())
-    }
-
-    /// A session that is kept goes on. If its journal has no room even for that, it goes on all the
-    /// same: it is there already, and may be what fills the journal.
-    fn keep_resumed(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
-        version: Version,
-    ) -> Result<(), AppendError> {
-        let now_ms = cx.now_ms;
-        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
-        let Some(durable) = self.kept.get_mut(client.key.slot()).expected() else { return Ok(()) };
-        durable.set_level(client.limits.durability.max(Durability::Disk));
-        durable.fact_ms = now_ms.max(durable.fact_ms + 1);
-        let (opened_at_ms, detached_ms) = (durable.fact_ms, None);
-        let is_new = durable.unwritten().is_some_and(|unwritten| unwritten.is_new);
-        let connect = Unwritten { version, opened_at_ms, detached_ms, is_new };
-        if is_new {
-            self.put_off_connect(slot, connect);
-            return Ok(());
-        }
-        // What was to be said of the connection before is void.
-        if let Some(rare) = &mut durable.rare {
-            (rare.unwritten, rare.has_pending_will) = (None, false);
-        }
-        match self.write_connect(cx, sessions, slot, connect, Class::Essential) {
-            Err(error) if passes(&error) => {
-                self.put_off_connect(slot, connect);
-                if sessions.get(slot).is_some_and(|client| client.will.is_some()) {
-                    sessions.report_will_not_kept(cx, slot, error);
-                }
                 Ok(())
             }
             other => other,
         }
     }
 
-    /// Writes that a connection has opened a session that is kept, and its will.
-    pub(super) fn write_connect(
+    /// A session that is kept goes on. If its journal has no room even for that, it goes on all the
+    /// same: it is there already, and may be what fills the journal. Some: why its will is not
+    /// written.
+    pub(crate) fn resume_session(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
         slot: u32,
+        opening: &Opening<'_>,
+        level: Durability,
+        now_ms: u64,
+    ) -> Result<Option<AppendError>, AppendError> {
+        let Some(kept) = self.kept.get_mut(slot).expected() else { return Ok(None) };
+        kept.set_level(level.max(Durability::Disk));
+        kept.fact_ms = now_ms.max(kept.fact_ms + 1);
+        let (version, opened_at_ms, detached_ms) = (opening.version, kept.fact_ms, None);
+        let is_new = kept.unwritten().is_some_and(|unwritten| unwritten.is_new);
+        let connect = Unwritten { version, opened_at_ms, detached_ms, is_new };
+        if is_new {
+            self.put_off_connect(slot, connect);
+            return Ok(None);
+        }
+        // What was to be said of the connection before is void.
+        if let Some(rare) = &mut kept.rare {
+            (rare.unwritten, rare.has_pending_will) = (None, false);
+        }
+        match self.write_connect(slot, opening, connect, Class::Essential) {
+            Err(error) if passes(&error) => {
+                self.put_off_connect(slot, connect);
+                Ok(opening.will.map(|_| error))
+            }
+            other => other,
+        }
+    }
+
+    /// Writes that a connection has opened a session that is kept, and its will. Some: why that is
+    /// not written.
+    pub(crate) fn write_connect(
+        &mut self,
+        slot: u32,
+        opening: &Opening<'_>,
         connect: Unwritten,
         class: Class,
-    ) -> Result<(), AppendError> {
-        let Some(store) = self.store.as_mut().expected() else { return Ok(()) };
-        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
-        let Some(durable) = self.kept.get(client.key.slot()).expected() else { return Ok(()) };
-        let (queue, level) = (durable.queue, durable.journal_level());
-        let client_key = client.name().key();
+    ) -> Result<Option<AppendError>, AppendError> {
+        let Self { store, kept } = self;
+        let Some(kept) = kept.get_mut(slot).expected() else { return Ok(None) };
+        let (queue, level) = (kept.queue, kept.journal_level());
         let Unwritten { version, opened_at_ms, .. } = connect;
-        let opened = session_opened(client, &client_key, queue, version, opened_at_ms);
-        let place = store.append(class, &Fact::SessionOpened(opened), level)?;
-        let Some(durable) = self.kept.get_mut(client.key.slot()).expected() else { return Ok(()) };
-        store.release(std::mem::replace(&mut durable.opened, place));
-        store.release(std::mem::take(&mut durable.detached));
-        if let Err(error) = self.keep_will(sessions, slot, class) {
-            if passes(&error) {
-                self.put_off_will(slot);
-            }
-            sessions.report_will_not_kept(cx, slot, error);
+        let place = store.append(class, &opening.fact(queue, version, opened_at_ms), level)?;
+        store.release(std::mem::replace(&mut kept.opened, place));
+        store.release(std::mem::take(&mut kept.detached));
+        let Err(error) = self.write_will(slot, opening.will, class) else { return Ok(None) };
+        if passes(&error) {
+            self.put_off_will(slot);
         }
-        Ok(())
+        Ok(Some(error))
     }
 
-    /// Subscriptions that the session had before it became durable.
-    fn keep_subscriptions(
+    /// Writes a subscription down, by its filter as the client wrote it. Returns where it stands;
+    /// none if the session is not kept.
+    pub(crate) fn write_subscription(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
         slot: u32,
-    ) {
-        let Some(client) = sessions.get(slot).expected() else { return };
-        for listed in client.subscriptions.iter().collect::<Vec<_>>() {
-            let text = groups.filter_text(sessions, listed);
-            let bits = match listed.group {
-                0 => {
-                    let known = sessions.router.subscription(listed.filter, slot);
-                    known.map(|s| (s.options, s.identifier))
-                }
-                group => {
-                    let known = groups.member_bits(group - 1, sessions.key(slot));
-                    known.map(|(bits, identifier)| (options::of_durable_member(bits), identifier))
-                }
-            };
-            let Some((bits, identifier)) = bits else { continue };
-            if self.keep_subscription(sessions, slot, listed, &text, (bits, identifier)).is_err() {
-                continue;
-            }
-            match listed.group.checked_sub(1).and_then(|group| groups.name(group)).cloned() {
-                None => sessions.set_durable_bit(slot, listed),
-                // All shards hear that the group keeps messages for it from now on.
-                Some(name) => {
-                    groups.join_group(
-                        cx,
-                        sessions,
-                        slot,
-                        &name.share,
-                        &name.filter,
-                        bits,
-                        identifier,
-                    );
-                }
-            }
-        }
-    }
-}
-
-impl Sessions {
-    fn set_durable_bit(&mut self, slot: u32, listed: Listed) {
-        let subscription = self.router.subscription(listed.filter, slot).expected();
-        if subscription.is_some_and(|it| options::qos(it.options) != codec::QoS::AtMostOnce) {
-            self.set_owed(slot, listed);
-        }
-    }
-
-    /// What the journal has for the subscription is due, also if its QoS is 0 by now.
-    pub(super) fn set_owed(&mut self, slot: u32, listed: Listed) {
-        let Some(mut subscription) = self.router.subscription(listed.filter, slot).expected()
-        else {
-            return;
-        };
-        subscription.options |= options::KEPT;
-        let key = self.router.key(listed.filter).to_owned();
-        self.router.subscribe(Name::of_key(&key), subscription);
-    }
-}
-
-impl Groups {
-    /// The filter as the client wrote it.
-    pub(super) fn filter_text(&self, sessions: &Sessions, listed: Listed) -> String {
-        let filter = sessions.router.text(listed.filter);
-        match listed.group.checked_sub(1).and_then(|group| self.name(group)) {
-            Some(name) => format!("$share/{}/{}", name.share, name.filter),
-            None => filter.to_owned(),
-        }
-    }
-}
-
-impl Durable {
-    /// Writes down what a session has been granted, instead of what it had. Returns what its SUBACK
-    /// has to wait for.
-    pub(crate) fn keep_granted(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: u32,
-        listed: Listed,
-        text: &str,
-        old: Option<(u8, u32)>,
-        granted: (u8, u32),
-    ) -> Result<Option<Position>, Reason> {
-        let granted = self.replace_filter(sessions, slot, listed, old, granted);
-        if old == Some(granted) && listed.place.is_some() {
-            // It is written as it is; perhaps not committed yet.
-            return Ok(Some(listed.place.position()));
-        }
-        let kept = self.keep_subscription(sessions, slot, listed, text, granted);
-        kept.map_err(|error| reason_of(&error))
-    }
-
-    /// Writes a subscription down. Returns where it stands; none if the session is not durable.
-    pub(super) fn keep_subscription(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: u32,
-        listed: Listed,
-        filter: &str,
+        (filter, text): (FilterId, &str),
         (bits, identifier): (u8, u32),
-    ) -> Result<Option<Position>, AppendError> {
-        let Some(store) = &mut self.store else { return Ok(None) };
-        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(None) };
-        let Some(durable) = self.kept.get_mut(client.key.slot()) else { return Ok(None) };
-        let from_serial = durable.begin_of(listed.filter);
+    ) -> Result<Option<RecordLocation>, AppendError> {
+        let Self { store, kept } = self;
+        let Some(kept) = kept.get_mut(slot) else { return Ok(None) };
         let subscribed = Fact::Subscribed(Subscribed {
-            session: durable.queue,
+            session: kept.queue,
             options: options_byte(bits),
             identifier,
-            serial: from_serial,
-            filter,
+            serial: kept.begin_of(filter),
+            filter: text,
         });
-        let place = store.append(Class::Normal, &subscribed, durable.journal_level())?;
-        if let Some(known) = client.subscriptions.place_mut(&listed) {
-            store.release(std::mem::replace(known, place));
-        }
-        Ok(Some(place.position()))
+        store.append(Class::Normal, &subscribed, kept.journal_level()).map(Some)
     }
 
-    /// Writes a subscription down again of which facts of earlier versions say more than its own.
-    pub(super) fn keep_again(
-        &mut self,
-        sessions: &mut Sessions,
-        session: QueueNumber,
-        filter: topic::FilterId,
-    ) {
-        // The session has ended, or has given the filter up.
-        let Some(slot) = self.kept.find(session) else { return };
-        let Some(own) = sessions.router.subscription(filter, slot) else { return };
-        let text = sessions.router.text(filter).to_owned();
-        let (listed, granted) = (Listed::new(filter, 0), (own.options, own.identifier));
-        let kept = self.keep_subscription(sessions, slot, listed, &text, granted);
-        if let (Err(error), Some(store)) = (kept, &mut self.store)
-            && passes(&error)
-        {
-            store.postponed.push(Postponed::Subscribed { session, filter });
-        }
+    /// A subscription of which facts of earlier versions say more than its own is written again
+    /// when there is room for it.
+    pub(crate) fn put_off_subscription(&mut self, session: QueueNumber, filter: FilterId) {
+        self.store.postponed.push(Postponed::Subscribed { session, filter });
     }
 
-    /// The session gives a subscription up. Returns what its acknowledgement has to wait for.
+    /// The session gives a subscription up, that is written at this place. Returns what its
+    /// acknowledgement has to wait for.
     ///
     /// Err: it cannot be written down and will not be, so it would come back with the next start.
     pub(crate) fn drop_subscription(
         &mut self,
         slot: u32,
-        listed: Listed,
+        place: RecordLocation,
         filter: &str,
     ) -> Result<Option<Position>, AppendError> {
-        let Some(store) = &mut self.store else { return Ok(None) };
-        let Some(durable) = self.kept.get_mut(slot) else { return Ok(None) };
-        let (session, level) = (durable.queue, durable.journal_level());
+        let Self { store, kept } = self;
+        let Some(kept) = kept.get_mut(slot) else { return Ok(None) };
+        let (session, level) = (kept.queue, kept.journal_level());
         let written = store.append_deletion(&Fact::Unsubscribed { session, filter }, level);
         let position = match written {
             Ok(position) => Some(position),
@@ -538,86 +459,59 @@ impl Durable {
                 let filter = filter.into();
                 let late = || Postponed::Unsubscribed { session, level, filter };
                 store.postponed.put_off(error, late)?;
-                durable.rare().unwritten_unsubscribes += 1;
+                kept.rare().unwritten_unsubscribes += 1;
                 None
             }
         };
-        store.release(listed.place);
+        store.release(place);
         Ok(position)
     }
 
-    /// Sends a packet once the fact behind it is committed, and the facts of the CONNECT about the
-    /// session and its will: whoever has the answer has that, too. At once if there is nothing to
-    /// wait for.
-    pub(crate) fn answer_when_kept(
+    /// When an answer may leave that waits for the fact at this position, and for the facts of the
+    /// CONNECT about the session and its will: whoever has the answer has that, too. One that says
+    /// that nothing was done promises nothing of what is not written yet.
+    pub(crate) fn leaves(&self, slot: u32, position: Option<Position>, is_refusal: bool) -> Leaves {
+        let Some(kept) = self.kept.get(slot) else { return Leaves::Now };
+        let level = kept.journal_level();
+        if kept.is_ahead_of_journal() && !is_refusal {
+            let is_of_new = kept.unwritten().is_some_and(|unwritten| unwritten.is_new);
+            return Leaves::Late { is_of_new };
+        }
+        let position = position.max(kept.connect_facts_end());
+        let position = position.filter(|it| !self.store.journal.is_committed(*it, level));
+        let Some(position) = position else { return Leaves::Now };
+        // Those that waited when it failed have ended.
+        let is_out_of_service = self.status().is_out_of_service();
+        if is_out_of_service { Leaves::Never } else { Leaves::With(position, level) }
+    }
+
+    /// An answer leaves when what is not in the journal yet is committed. False: too many do.
+    pub(crate) fn put_off_answer(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        slot: u32,
-        position: Option<Position>,
-        packet: &Packet<'_>,
-    ) {
-        let session = sessions.key(slot);
-        let Some(client) = sessions.get_mut(slot).expected() else { return };
-        let connection = client.connection;
-        let durable = self.kept.get(client.key.slot());
-        let level = durable.map(|durable| durable.journal_level());
-        let position = position.max(durable.and_then(|durable| durable.connect_facts_end()));
-        let is_ahead = durable.is_some_and(|durable| durable.is_ahead_of_journal());
-        let unwritten = durable.and_then(|durable| durable.unwritten());
-        let is_of_new = unwritten.is_some_and(|unwritten| unwritten.is_new);
-        let Some(link) = client.session.link_mut().expected() else { return };
-        if let Some(store) = self.store.as_mut().filter(|_| is_ahead && !is_refusal(packet)) {
-            let mut bytes = Vec::new();
-            packet.encode(link.version(), &mut bytes);
-            let packet = bytes.into();
-            let answer = Postponed::Answer { session, connection, packet, is_of_new };
-            if !store.postponed.push_deletion(answer) {
-                cx.doomed.push((slot, Ended::JournalFailed));
-            }
-            return;
-        }
-        let journal = self.store.as_ref().map(|store| &store.journal);
-        let waits = |position: &Position| {
-            let (journal, level) = (journal?, level?);
-            Some(!journal.is_committed(*position, level))
-        };
-        let position = position.filter(|position| waits(position).unwrap_or_default());
-        let (Some(position), Some(level)) = (position, level) else {
-            link.write(packet);
-            sessions.mark_dirty(cx, slot);
-            return;
-        };
-        let status = self.store.as_ref().map(|store| store.journal.status());
-        if status.is_some_and(|status| status.is_out_of_service()) {
-            // Those that waited when it failed have ended.
-            cx.doomed.push((slot, Ended::JournalFailed));
-            return;
-        }
-        let mut bytes = Vec::new();
-        packet.encode(link.version(), &mut bytes);
-        let promise = Promise::Packet { session, connection, packet: bytes.into() };
-        self.promise(position, level, promise);
+        (session, connection): (SessionKey, u64),
+        packet: Box<[u8]>,
+        is_of_new: bool,
+    ) -> bool {
+        let answer = Postponed::Answer { session, connection, packet, is_of_new };
+        self.store.postponed.push_deletion(answer)
     }
 
     /// The connection has ended: from now on the session's expiry runs.
-    pub(crate) fn keep_detached(&mut self, sessions: &mut Sessions, slot: u32, now_ms: u64) {
-        let Some(store) = &mut self.store else { return };
-        let Some(client) = sessions.get_mut(slot).expected() else { return };
-        let expiry_secs = client.session_expiry_secs;
-        let Some(durable) = self.kept.get_mut(client.key.slot()) else { return };
-        durable.shrink();
-        let session = durable.queue;
-        if let Some(unwritten) = durable.rare.as_mut().and_then(|rare| rare.unwritten.as_mut()) {
+    pub(crate) fn detached(&mut self, slot: u32, expiry_secs: u32, now_ms: u64) {
+        let Self { store, kept } = self;
+        let Some(kept) = kept.get_mut(slot) else { return };
+        kept.shrink();
+        let session = kept.queue;
+        if let Some(unwritten) = kept.rare.as_mut().and_then(|rare| rare.unwritten.as_mut()) {
             unwritten.detached_ms = Some(now_ms);
             return;
         }
-        durable.fact_ms = now_ms.max(durable.fact_ms + 1);
-        let fact = Fact::SessionDetached { session, at_ms: durable.fact_ms, expiry_secs };
-        match store.append(Class::Essential, &fact, durable.journal_level()) {
-            Ok(place) => store.release(std::mem::replace(&mut durable.detached, place)),
+        kept.fact_ms = now_ms.max(kept.fact_ms + 1);
+        let fact = Fact::SessionDetached { session, at_ms: kept.fact_ms, expiry_secs };
+        match store.append(Class::Essential, &fact, kept.journal_level()) {
+            Ok(place) => store.release(std::mem::replace(&mut kept.detached, place)),
             Err(error) if passes(&error) => {
-                if !std::mem::replace(&mut durable.rare().has_late_end, true) {
+                if !std::mem::replace(&mut kept.rare().has_late_end, true) {
                     store.postponed.push(Postponed::Detached(session));
                 }
             }
@@ -626,26 +520,23 @@ impl Durable {
         }
     }
 
-    /// The session is over, with all that is written of it.
-    pub(crate) fn forget_session(&mut self, cx: &mut Context, sessions: &mut Sessions, slot: u32) {
-        let Some((client, router)) = sessions.with_index(slot).expected() else { return };
-        let pending = self.all_pending(client, router);
-        let client = sessions.id_hash(slot);
-        let Some(store) = &mut self.store else { return };
-        let Some(mut durable) = self.kept.take(slot) else { return };
-        sessions.set_kept(slot, false);
+    /// The session is over, with all that is written of it and with what is `pending`. `client`:
+    /// the hash of its client id, whose next session waits for that. Some: it does not any longer.
+    pub(crate) fn end_session(&mut self, slot: u32, pending: Vec<u64>, client: u64) -> Option<u64> {
+        let Self { store, kept } = self;
+        let mut kept = kept.take(slot)?;
         for serial in pending {
             store.release_message(serial);
         }
-        for out in durable.track.in_flight() {
+        for out in kept.track.in_flight() {
             store.release(out.place);
             store.unpin_message(out.serial);
         }
-        for place in [durable.opened, durable.detached, durable.track.place] {
+        for place in [kept.opened, kept.detached, kept.track.place] {
             store.release(place);
         }
-        let has_due_will = durable.has_due_will();
-        if let Some(rare) = durable.rare.take() {
+        let has_due_will = kept.has_due_will();
+        if let Some(rare) = kept.rare.take() {
             store.release(rare.will);
             for received in rare.received {
                 if received.place.is_some() {
@@ -658,41 +549,15 @@ impl Durable {
         // Behind its last will nobody waits where the journal has no room.
         let is_awaited = !has_due_will || store.is_ready();
         let awaited_by = is_awaited.then_some(client);
-        let end = End { queue: durable.queue, level: durable.highest_level(), awaited_by };
+        let end = End { queue: kept.queue, level: kept.highest_level(), awaited_by };
         if is_awaited {
             store.ends.begin(client);
         }
-        match has_due_will {
-            true => store.postponed.push(Postponed::End(end)),
-            false => self.end_queue(cx, sessions, end),
+        if has_due_will {
+            store.postponed.push(Postponed::End(end));
+            return None;
         }
-    }
-}
-
-/// Does it say that nothing was done? Then it promises nothing.
-fn is_refusal(packet: &Packet<'_>) -> bool {
-    let reasons = match packet {
-        Packet::Suback(suback) => suback.reasons,
-        Packet::Unsuback(unsuback) => unsuback.reasons,
-        _ => return false,
-    };
-    !reasons.is_empty() && reasons.iter().all(|reason| Reason(*reason).is_error())
-}
-
-fn session_opened<'a>(
-    client: &'a Client,
-    client_id: &'a str,
-    session: QueueNumber,
-    version: Version,
-    opened_at_ms: u64,
-) -> SessionOpened<'a> {
-    SessionOpened {
-        session,
-        version,
-        opened_at_ms,
-        expiry_secs: client.session_expiry_secs,
-        client_id,
-        username: client.username.as_deref().unwrap_or_default(),
+        self.write_end(end)
     }
 }
 

@@ -8,21 +8,13 @@
 
 use std::collections::VecDeque;
 
-use codec::{Publish, Reason};
-use foldhash::fast::FixedState;
-use session::{Message, Respondent};
+use session::Message;
 use storage::{Journal, Level, Position};
 
-use crate::deliver::copies::Routed;
-use crate::log::{Durable, Kept};
-use crate::parts::groups::Groups;
-use crate::parts::retained::Retained;
-use crate::parts::sessions::Sessions;
-use crate::state::Context;
-use crate::words::asked::Asked;
+use crate::Confirm;
+use crate::log::{Kept, Log};
 use crate::words::expected::Expected;
 use crate::words::queue_number::QueueNumber;
-use crate::{Confirm, Name};
 
 /// Bytes of messages that wait behind others. Policy: above it, whoever sends more of them is not
 /// read.
@@ -30,14 +22,14 @@ const BEHIND_BYTES_MAX: usize = 1024 * 1024;
 
 /// What waits. Bounded by the receive maxima of the publishers, and by [`BEHIND_BYTES_MAX`].
 #[derive(Debug, Default)]
-pub(crate) struct Line {
-    waiting: VecDeque<PendingEntry>,
+pub(super) struct Line {
+    waiting: VecDeque<InLine>,
     behind_bytes: usize,
     wills: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum PendingEntry {
+pub(crate) enum InLine {
     /// It was taken on, and goes on when its record is committed.
     Taken {
         serial: u64,
@@ -54,227 +46,125 @@ pub(super) enum PendingEntry {
 
 /// A publish that goes on behind others of its client and topic.
 #[derive(Debug)]
-pub(super) struct Behind {
+pub(crate) struct Behind {
     /// The queue number of its session.
     pub(crate) session: QueueNumber,
     pub(crate) message: Message,
     pub(crate) confirm: Option<Confirm>,
     /// All others have it.
-    pub(super) is_for_store_only: bool,
+    pub(crate) is_for_store_only: bool,
 }
 
 impl Line {
     pub(super) fn push_taken(&mut self, serial: u64, position: Position, level: Level) {
-        self.waiting.push_back(PendingEntry::Taken { serial, position, level });
+        self.waiting.push_back(InLine::Taken { serial, position, level });
     }
 
     fn push_behind(&mut self, behind: Behind) {
         self.behind_bytes += behind.message.heap_bytes();
-        self.waiting.push_back(PendingEntry::Behind(Box::new(behind)));
+        self.waiting.push_back(InLine::Behind(Box::new(behind)));
     }
 
     /// The next one, if it can go on.
-    pub(super) fn next(&mut self, journal: &Journal) -> Option<PendingEntry> {
+    pub(super) fn next(&mut self, journal: &Journal) -> Option<InLine> {
         match self.waiting.front()? {
-            PendingEntry::Taken { position, level, .. }
-                if !journal.is_committed(*position, *level) =>
-            {
+            InLine::Taken { position, level, .. } if !journal.is_committed(*position, *level) => {
                 None
             }
             _ => self.pop(),
         }
     }
 
-    pub(super) fn pop(&mut self) -> Option<PendingEntry> {
+    pub(super) fn pop(&mut self) -> Option<InLine> {
         let waiting = self.waiting.pop_front()?;
         match &waiting {
-            PendingEntry::Taken { .. } => {}
-            PendingEntry::Behind(behind) => self.behind_bytes -= behind.message.heap_bytes(),
-            PendingEntry::Will { .. } => self.wills -= 1,
+            InLine::Taken { .. } => {}
+            InLine::Behind(behind) => self.behind_bytes -= behind.message.heap_bytes(),
+            InLine::Will { .. } => self.wills -= 1,
         }
         Some(waiting)
     }
 }
 
-impl Durable {
-    /// Would this message overtake an older one of the same client and topic?
-    #[inline(always)]
-    pub(crate) fn would_overtake(&self, cx: &Context, slot: u32, message: &Message) -> bool {
-        self.store.is_some() && self.kept.would_overtake(cx, slot, message)
-    }
-}
-
-impl Kept {
-    #[inline(never)]
-    fn would_overtake(&self, cx: &Context, slot: u32, message: &Message) -> bool {
-        let durable = self.get(slot);
-        durable.and_then(|durable| durable.rare.as_ref()).is_some_and(|rare| {
-            !rare.in_line.is_empty() && rare.in_line.contains(&cx.topic_mark(Name::of(message)))
-        })
-    }
-}
-
-impl Context {
-    /// Stands for a topic. Should two have the same, one waits for the other.
-    pub(super) fn topic_mark(&self, topic: Name<'_>) -> u64 {
-        topic.hash(&FixedState::with_seed(self.shared.seed))
-    }
-}
-
-impl Kept {
-    /// Something of the session on this topic is in the line.
-    pub(super) fn enter_line(&mut self, cx: &Context, slot: u32, topic: Name<'_>) {
-        let mark = cx.topic_mark(topic);
-        if let Some(durable) = self.get_mut(slot) {
-            durable.rare().in_line.push_back(mark);
-        }
+impl Log {
+    /// Has the session something in the line?
+    #[inline]
+    pub(crate) fn is_in_line(&self, slot: u32) -> bool {
+        self.in_line(slot).is_some_and(|marks| !marks.is_empty())
     }
 
-    /// What the session had in the line first goes on.
-    pub(super) fn leave_line(&mut self, session: Option<QueueNumber>) {
-        let durable = session.and_then(|session| self.of_queue(session));
-        if let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) {
-            rare.in_line.pop_front();
-        }
+    /// Would a message of the session overtake an older one on its topic, for which `mark` stands?
+    pub(crate) fn would_overtake(&self, slot: u32, mark: u64) -> bool {
+        self.in_line(slot).is_some_and(|marks| marks.contains(&mark))
     }
-}
 
-impl Durable {
-    /// The message goes on behind older ones; so much of its way is left.
+    fn in_line(&self, slot: u32) -> Option<&VecDeque<u64>> {
+        Some(&self.kept.get(slot)?.rare.as_ref()?.in_line)
+    }
+
+    /// A message goes on behind older ones; so much of its way is left.
     pub(crate) fn wait_in_line(
         &mut self,
-        cx: &Context,
-        slot: u32,
+        (slot, mark): (u32, u64),
         message: &Message,
-        asked: Option<&mut Asked>,
+        confirm: Option<Confirm>,
         is_for_store_only: bool,
     ) {
-        let durable = self.kept.get(slot);
-        let Some(session) = durable.map(|durable| durable.queue).expected() else { return };
-        self.kept.enter_line(cx, slot, Name::of(message));
-        let Some(store) = self.store.as_mut().expected() else { return };
+        let Some(session) = self.kept.get(slot).map(|kept| kept.queue).expected() else { return };
+        self.kept.enter_line(slot, mark);
         let message = message.clone();
-        let confirm = asked.map(|asked| asked.ask(Respondent::LINE));
-        store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
+        self.store.line.push_behind(Behind { session, message, confirm, is_for_store_only });
     }
 
-    /// What can go on does.
-    pub(crate) fn pass_on_line(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
-        retained: &mut Retained,
-    ) {
-        while let Some(store) = self.store.as_mut().filter(|s| !s.handovers.is_resuming)
-            && let Some(waiting) = store.line.next(&store.journal)
-        {
-            match waiting {
-                PendingEntry::Taken { serial, .. } | PendingEntry::Will { serial } => {
-                    self.pass_on_taken(cx, sessions, groups, retained, serial);
-                }
-                PendingEntry::Behind(behind) => {
-                    self.pass_on_behind(cx, sessions, groups, retained, *behind)
-                }
-            }
+    /// Lines a will up if it would overtake anything. Subscribers here have it. False: it would
+    /// not. `own`: the slot of its session, if that is there, and the mark of its topic.
+    pub(crate) fn will_waits_in_line(&mut self, own: Option<(u32, u64)>, serial: u64) -> bool {
+        let waits = self.store.line.wills > 0
+            || own.is_some_and(|(slot, mark)| self.would_overtake(slot, mark));
+        if !waits {
+            return false;
         }
-    }
-
-    /// The journal is out of service: what it should have kept is refused, and delays nothing.
-    pub(super) fn break_line(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
-        retained: &mut Retained,
-    ) {
-        while let Some(store) = &mut self.store
-            && let Some(waiting) = store.line.pop()
-        {
-            match waiting {
-                PendingEntry::Taken { serial, .. } => self.refuse_taken(cx, sessions, serial),
-                PendingEntry::Will { serial } => {
-                    self.pass_on_taken(cx, sessions, groups, retained, serial)
-                }
-                PendingEntry::Behind(behind) => {
-                    self.pass_on_behind(cx, sessions, groups, retained, *behind)
-                }
-            }
-        }
-    }
-
-    fn pass_on_behind(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
-        retained: &mut Retained,
-        behind: Behind,
-    ) {
-        let Behind { session, message, confirm, is_for_store_only } = behind;
-        self.kept.leave_line(Some(session));
-        let mut routed = Routed::default();
-        let mut asked = confirm.map(Asked::new);
-        if message.retain() {
-            retained.retain_or_wait(cx, sessions, self, &message, asked.as_mut(), &mut routed);
-        }
-        let is_refused = routed.refused.is_some() && confirm.is_some();
-        if !is_for_store_only && !is_refused {
-            sessions.route_onward(cx, self, groups, &message, asked.as_mut(), &mut routed);
-        }
-        let (Some(confirm), Some(mut asked)) = (confirm, asked) else { return };
-        if let Some(reason) = routed.refused {
-            sessions.on_confirmed(cx, self, confirm, reason, Some(&message));
-            return;
-        }
-        // It waits for these, and for the line no more. If its connection has ended, what comes
-        // again on the next one does.
-        if let Some(slot) = sessions.slot_of(confirm.publisher) {
-            let (awaited, number) = (asked.take_awaited().unwrap_or_default(), confirm.ack_number);
-            let is_current = sessions.link(slot, confirm.connection).is_some();
-            let Some(client) = sessions.get_mut(slot).expected() else { return };
-            let session = &mut client.session;
-            match is_current {
-                true => session.await_more(number, &awaited),
-                false => session.incoming.await_more((confirm.connection, number), &awaited),
-            }
-        }
-        // Says nothing of whether anybody subscribes.
-        sessions.on_confirmed(cx, self, confirm, Reason::NO_MATCHING_SUBSCRIBERS, None);
-    }
-
-    /// Lines a will up, if it would overtake anything. Subscribers here have it.
-    pub(super) fn will_waits_in_line(
-        &mut self,
-        cx: &Context,
-        session: QueueNumber,
-        serial: u64,
-        message: &Message,
-    ) -> bool {
-        let slot = self.kept.find(session);
-        let waits = self.store.as_ref().is_some_and(|store| store.line.wills > 0)
-            || slot.is_some_and(|slot| self.would_overtake(cx, slot, message));
-        let Some(store) = self.store.as_mut().filter(|_| waits) else { return false };
-        store.line.waiting.push_back(PendingEntry::Will { serial });
-        store.line.wills += 1;
-        if let Some(slot) = slot {
-            store.handovers.note_in_line(serial);
-            self.kept.enter_line(cx, slot, Name::of(message));
+        self.store.line.waiting.push_back(InLine::Will { serial });
+        self.store.line.wills += 1;
+        if let Some((slot, mark)) = own {
+            self.store.handovers.note_in_line(serial);
+            self.kept.enter_line(slot, mark);
         }
         true
     }
 
-    /// Does too much wait behind others, and may this publish be more of it?
-    pub(crate) fn line_is_full(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.line.behind_bytes > BEHIND_BYTES_MAX)
+    /// The next in the line that can go on.
+    pub(crate) fn next_in_line(&mut self) -> Option<InLine> {
+        match self.store.handovers.is_resuming {
+            true => None,
+            false => self.store.line.next(&self.store.journal),
+        }
+    }
+
+    /// The journal is out of service: the next in the line, committed or not.
+    pub(crate) fn next_broken_in_line(&mut self) -> Option<InLine> {
+        self.store.line.pop()
+    }
+
+    /// Does too much wait behind others?
+    pub(crate) const fn line_is_full(&self) -> bool {
+        self.store.line.behind_bytes > BEHIND_BYTES_MAX
     }
 }
 
 impl Kept {
-    /// Would a publish of the session join a line that is full?
-    pub(crate) fn waits_for_line(&self, slot: u32, publish: &Publish<'_>) -> bool {
-        let rare = self.get(slot).and_then(|durable| durable.rare.as_ref());
-        let has_any = rare.is_some_and(|rare| !rare.in_line.is_empty());
-        has_any && publish.qos != codec::QoS::ExactlyOnce
+    /// Something of the session is in the line. `mark`: of its topic.
+    pub(crate) fn enter_line(&mut self, slot: u32, mark: u64) {
+        if let Some(kept) = self.get_mut(slot) {
+            kept.rare().in_line.push_back(mark);
+        }
+    }
+
+    /// What the session had in the line first goes on.
+    pub(crate) fn leave_line(&mut self, session: Option<QueueNumber>) {
+        let kept = session.and_then(|session| self.of_queue(session));
+        if let Some(rare) = kept.and_then(|kept| kept.rare.as_mut()) {
+            rare.in_line.pop_front();
+        }
     }
 }

@@ -6,26 +6,20 @@
 //! finds what was before, so the answers that say otherwise wait; and nothing that takes room is
 //! written first, so that the facts of a journal stand in the order in which they came about.
 //!
-//! A further kind gets a variant of [`Postponed`], and an arm of [`Durable::try_again`], which puts
-//! it back if there is no room again.
+//! A further kind gets a variant of [`Postponed`], and an arm of `shard/late.rs::try_again`, which
+//! puts it back if there is no room again.
 
 use std::collections::VecDeque;
 
-use codec::{Reason, Version};
+use codec::Version;
 use storage::{AppendError, Level, Position};
 use topic::FilterId;
 
-use crate::life::ending::NEVER_EXPIRES;
-use crate::log::Durable;
+use crate::log::Log;
 use crate::log::ends::End;
 use crate::log::facts::Fact;
 use crate::log::promise::Promise;
-use crate::log::store::Class;
 use crate::log::will::DueWill;
-use crate::parts::groups::Groups;
-use crate::parts::retained::Retained;
-use crate::parts::sessions::Sessions;
-use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::queue_number::QueueNumber;
 use crate::{Confirm, Mail, Name, SessionKey};
@@ -35,12 +29,9 @@ use crate::{Confirm, Mail, Name, SessionKey};
 /// by what it is of: kept sessions, and what clients may have in flight.
 const DELETION_BYTES_MAX: usize = 1024 * 1024;
 
-/// What a fact adds to its texts at the most, and some more.
-const FACT_BYTES_MAX: usize = 128;
-
 /// A fact that is not in the journal yet, or what its commit allows.
 #[derive(Debug)]
-pub(super) enum Postponed {
+pub(crate) enum Postponed {
     /// A connection has opened a session: its [`Unwritten`] says how.
     Connect(QueueNumber),
     /// The same of a session that the journal has never heard of, which takes room.
@@ -88,18 +79,18 @@ pub(super) enum Postponed {
 
 /// A connection of a kept session that the journal does not know of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unwritten {
-    pub(super) version: Version,
-    pub(super) opened_at_ms: u64,
+pub(crate) struct Unwritten {
+    pub(crate) version: Version,
+    pub(crate) opened_at_ms: u64,
     /// The connection has ended meanwhile.
-    pub(super) detached_ms: Option<u64>,
+    pub(crate) detached_ms: Option<u64>,
     /// The journal has never heard of the session.
-    pub(super) is_new: bool,
+    pub(crate) is_new: bool,
 }
 
 /// The facts that are not in a shard's journal yet.
 #[derive(Debug, Default)]
-pub(super) struct PostponedFacts {
+pub(crate) struct PostponedFacts {
     /// What takes no room in the end. It is not behind what does, as that may free none for long.
     freeing: VecDeque<Postponed>,
     taking: VecDeque<Postponed>,
@@ -236,190 +227,105 @@ impl PostponedFacts {
     }
 }
 
-impl Durable {
+impl Log {
     /// Is there mail that what comes from now on must not overtake in the journal?
-    pub(crate) fn has_late_mail(&self) -> bool {
-        let postponed = self.store.as_ref().map(|store| &store.postponed);
-        postponed.is_some_and(|it| it.mails + it.mails_out > 0)
+    pub(crate) const fn has_late_mail(&self) -> bool {
+        self.store.postponed.mails + self.store.postponed.mails_out > 0
     }
 
     pub(crate) fn put_off_mail(&mut self, mail: Mail) {
-        if let Some(store) = self.store.as_mut().expected() {
-            store.postponed.push(Postponed::Mail(mail));
-        }
+        self.store.postponed.push(Postponed::Mail(mail));
     }
 
     /// Does a retained message on the topic still wait for room in the journal? Who waits for an
     /// answer stands behind it, and nobody overtakes it.
     pub(crate) fn has_late_retained(&self, topic: Name<'_>) -> bool {
-        let Some(store) = self.store.as_ref().filter(|store| store.postponed.mails > 0) else {
-            return false;
-        };
-        store.postponed.taking.iter().any(|fact| match fact {
-            Postponed::Mail(Mail::Retain { message, .. }) => Name::of(message) == topic,
-            _ => false,
-        })
+        let postponed = &self.store.postponed;
+        postponed.mails > 0
+            && postponed.taking.iter().any(|fact| match fact {
+                Postponed::Mail(Mail::Retain { message, .. }) => Name::of(message) == topic,
+                _ => false,
+            })
     }
 
-    /// Tries to write what found no room before, in its order, until there is none again.
-    pub(crate) fn write_postponed(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
-        retained: &mut Retained,
-    ) {
-        let Some(store) = self.store.as_mut().filter(|it| !it.postponed.is_empty()) else { return };
-        let mut rest = std::mem::take(&mut store.postponed);
-        store.postponed.written = rest.written;
-        while let Some(store) = self.store.as_mut().filter(|store| store.postponed.is_empty())
-            && let Some(fact) = rest.pop()
-        {
-            store.postponed.mails_out = if fact.takes_room() { 0 } else { rest.mails };
-            self.try_again(cx, sessions, groups, retained, fact);
-            if let Some(store) = &mut self.store {
-                store.postponed.line_up(&mut rest);
-            }
+    /// Takes out what found no room before, to be tried [one after the other](Log::next_late).
+    pub(crate) fn take_late(&mut self) -> Option<PostponedFacts> {
+        let postponed = &mut self.store.postponed;
+        if postponed.is_empty() {
+            return None;
         }
-        if let Some(store) = &mut self.store {
-            store.postponed.append(rest);
-        }
+        let rest = std::mem::take(postponed);
+        postponed.written = rest.written;
+        Some(rest)
     }
 
-    fn try_again(
-        &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        groups: &mut Groups,
-        retained: &mut Retained,
-        fact: Postponed,
-    ) {
-        match fact {
-            Postponed::Connect(queue) | Postponed::NewSession(queue) => {
-                self.try_connect(cx, sessions, queue);
-            }
-            Postponed::Will(queue) => self.try_will(sessions, queue),
-            Postponed::DueWill(will) => {
-                self.try_due_will(cx, sessions, groups, retained, will);
-            }
-            Postponed::Detached(queue) => self.try_detached(cx, sessions, queue),
-            Postponed::End(end) => self.end_queue(cx, sessions, end),
-            Postponed::Pubrel { session, connection, packet_id } => {
-                if let Some(slot) = sessions.slot_of(session)
-                    && sessions.link(slot, connection).is_some()
-                {
-                    sessions.on_pubrel(cx, self, slot, packet_id);
-                }
-            }
-            Postponed::Mail(Mail::Publish { message, confirm, owner }) => {
-                sessions.on_publish_mail(cx, self, message, confirm, owner);
-            }
-            Postponed::Mail(Mail::Retain { message, confirm, owner }) => {
-                self.on_retain_mail(cx, retained, message, confirm, owner);
-            }
-            Postponed::Mail(Mail::Park { group, message, number, confirm }) => {
-                groups.on_park(cx, sessions, self, &group, (number, message), confirm);
-            }
-            Postponed::Mail(_) => {}
-            Postponed::Subscribed { session, filter } => {
-                self.keep_again(sessions, session, filter);
-            }
-            Postponed::Answer { session, connection, packet, .. } => {
-                self.promise_answer(sessions, session, connection, packet);
-            }
-            deletion => self.try_deletion(deletion),
+    /// The next that is to be tried again. None: there is none, or one has found no room.
+    pub(crate) fn next_late(&mut self, rest: &mut PostponedFacts) -> Option<Postponed> {
+        let postponed = &mut self.store.postponed;
+        postponed.line_up(rest);
+        if !postponed.is_empty() {
+            return None;
         }
+        let fact = rest.pop()?;
+        postponed.mails_out = if fact.takes_room() { 0 } else { rest.mails };
+        Some(fact)
     }
 
-    fn try_connect(&mut self, cx: &mut Context, sessions: &mut Sessions, queue: QueueNumber) {
-        let Some(slot) = self.kept.find(queue) else { return };
-        let rare = self.kept.get_mut(slot).and_then(|durable| durable.rare.as_mut());
-        // It is void, or was written with a later connection.
-        let Some(connect) = rare.and_then(|rare| rare.unwritten.take()) else { return };
-        let class = if connect.is_new { Class::Normal } else { Class::Essential };
-        let written = match connect.is_new && !self.has_room_for_new(sessions, slot) {
-            true => Err(AppendError::Backlog { bytes: 0 }),
-            false => self.write_connect(cx, sessions, slot, connect, class),
-        };
-        match (written, connect.detached_ms) {
-            (Ok(()), Some(at_ms)) => self.keep_detached(sessions, slot, at_ms),
-            (Ok(()), None) => {}
-            (Err(error), _) if passes(&error) => self.put_off_connect(slot, connect),
-            // Nothing is promised any more.
-            (Err(_), _) => {}
-        }
+    /// These wait on.
+    pub(crate) fn put_back_late(&mut self, rest: PostponedFacts) {
+        self.store.postponed.append(rest);
     }
 
-    fn try_detached(&mut self, cx: &Context, sessions: &mut Sessions, queue: QueueNumber) {
-        let Some(slot) = self.kept.find(queue) else { return };
-        if let Some(rare) = self.kept.get_mut(slot).and_then(|kept| kept.rare.as_mut()) {
-            rare.has_late_end = false;
-        }
-        let Some(client) = sessions.get(slot).filter(|client| !client.is_connected()) else {
-            return;
-        };
-        let detached_ms = match client.session_expiry_secs {
-            NEVER_EXPIRES => cx.now_ms,
-            secs => client.expires_at_ms.saturating_sub(u64::from(secs) * 1000),
-        };
-        self.keep_detached(sessions, slot, detached_ms);
+    /// Is there room for a new session, of so many bytes?
+    pub(crate) fn has_room_for(&self, bytes: usize) -> bool {
+        !self.store.journal.would_wait(bytes, 1)
+    }
+
+    /// Takes the connection out that the journal does not know of. None: it is void, or was written
+    /// with a later connection.
+    pub(crate) fn take_unwritten(&mut self, slot: u32) -> Option<Unwritten> {
+        self.kept.get_mut(slot)?.rare.as_mut()?.unwritten.take()
     }
 
     /// The fact of the connection is appended later.
-    pub(super) fn put_off_connect(&mut self, slot: u32, connect: Unwritten) {
-        let durable = self.kept.get_mut(slot);
-        let (Some(durable), Some(store)) = (durable.expected(), self.store.as_mut().expected())
-        else {
-            return;
-        };
-        if durable.rare().unwritten.replace(connect).is_none() {
+    pub(crate) fn put_off_connect(&mut self, slot: u32, connect: Unwritten) {
+        let Self { store, kept } = self;
+        let Some(kept) = kept.get_mut(slot).expected() else { return };
+        if kept.rare().unwritten.replace(connect).is_none() {
             store.postponed.push(match connect.is_new {
-                true => Postponed::NewSession(durable.queue),
-                false => Postponed::Connect(durable.queue),
+                true => Postponed::NewSession(kept.queue),
+                false => Postponed::Connect(kept.queue),
             });
         }
     }
 
-    /// Is there room for a session, and for its will, that the journal has never heard of?
-    fn has_room_for_new(&self, sessions: &Sessions, slot: u32) -> bool {
-        let (Some(client), Some(store)) =
-            (sessions.get(slot).expected(), self.store.as_ref().expected())
-        else {
-            return false;
-        };
-        let username = client.username.as_ref().map_or(0, |name| name.len());
-        let will = client.will.as_ref().map_or(0, |will| {
-            will.topic.len() + will.properties.len() + will.payload.len() + FACT_BYTES_MAX
-        });
-        let bytes = client.id.len() + username + will + FACT_BYTES_MAX;
-        !store.journal.would_wait(bytes, 1)
+    /// The end of a connection is tried again.
+    pub(crate) fn take_late_end(&mut self, slot: u32) {
+        if let Some(rare) = self.kept.get_mut(slot).and_then(|kept| kept.rare.as_mut()) {
+            rare.has_late_end = false;
+        }
     }
 
-    fn try_will(&mut self, sessions: &mut Sessions, queue: QueueNumber) {
-        let Some(slot) = self.kept.find(queue) else { return };
-        let durable = self.kept.get_mut(slot);
-        let Some(rare) = durable.and_then(|durable| durable.rare.as_mut()) else { return };
-        // Behind a will that is due, which brings it along: it may stand anywhere in the list.
-        if std::mem::take(&mut rare.has_pending_will)
-            && !rare.has_due_will
-            && self.keep_will(sessions, slot, Class::Essential).is_err_and(|error| passes(&error))
-        {
-            self.put_off_will(slot);
-        }
+    /// The will of the session is tried again. False: it is void, or stands behind one that is due,
+    /// which brings it along: that may stand anywhere in the list.
+    pub(crate) fn take_pending_will(&mut self, slot: u32) -> bool {
+        let rare = self.kept.get_mut(slot).and_then(|kept| kept.rare.as_mut());
+        rare.is_some_and(|it| std::mem::take(&mut it.has_pending_will) && !it.has_due_will)
     }
 
     /// The will of the session is written later.
-    pub(super) fn put_off_will(&mut self, slot: u32) {
-        let durable = self.kept.get_mut(slot);
-        if let (Some(durable), Some(store)) = (durable, &mut self.store)
-            && !std::mem::replace(&mut durable.rare().has_pending_will, true)
+    pub(crate) fn put_off_will(&mut self, slot: u32) {
+        let Self { store, kept } = self;
+        if let Some(kept) = kept.get_mut(slot)
+            && !std::mem::replace(&mut kept.rare().has_pending_will, true)
         {
-            store.postponed.push(Postponed::Will(durable.queue));
+            store.postponed.push(Postponed::Will(kept.queue));
         }
     }
 
-    fn try_deletion(&mut self, deletion: Postponed) {
-        let Some(store) = self.store.as_mut().expected() else { return };
+    /// A deletion is tried again.
+    pub(crate) fn write_deletion(&mut self, deletion: Postponed) {
+        let Self { store, kept } = self;
         let written = match &deletion {
             Postponed::Unsubscribed { session, level, filter } => {
                 store.append_deletion(&Fact::Unsubscribed { session: *session, filter }, *level)
@@ -429,7 +335,7 @@ impl Durable {
             }
             Postponed::WillCleared(session) => {
                 // What is written now is another one.
-                if self.kept.of_queue(*session).is_none_or(|durable| durable.has_will()) {
+                if kept.of_queue(*session).is_none_or(|kept| kept.has_will()) {
                     return;
                 }
                 store.append_deletion(&Fact::WillCleared { session: *session }, Level::Disk)
@@ -446,8 +352,8 @@ impl Durable {
                 store.promises.push(position, level, Promise::Confirm(confirm));
             }
             Postponed::Unsubscribed { session, .. } => {
-                if let Some(durable) = self.kept.of_queue(session) {
-                    let unsubscribed = &mut durable.rare().unwritten_unsubscribes;
+                if let Some(kept) = kept.of_queue(session) {
+                    let unsubscribed = &mut kept.rare().unwritten_unsubscribes;
                     *unsubscribed = unsubscribed.saturating_sub(1);
                 }
             }
@@ -455,45 +361,38 @@ impl Durable {
         }
     }
 
-    /// All before it is written: it leaves with the commit.
-    fn promise_answer(
+    /// All before an answer is written: it leaves with the commit.
+    pub(crate) fn promise_answer(
         &mut self,
-        sessions: &Sessions,
-        session: SessionKey,
-        connection: u64,
+        (session, connection): (SessionKey, u64),
         packet: Box<[u8]>,
     ) {
-        let slot = sessions.slot_of(session);
-        let durable = slot.and_then(|slot| self.kept.get(slot));
-        let (Some(durable), Some(store)) = (durable, &mut self.store) else { return };
-        if let Some(position) = store.postponed.written.max(durable.connect_facts_end()) {
+        let Some(kept) = self.kept.get(session.slot()) else { return };
+        let written = self.store.postponed.written.max(kept.connect_facts_end());
+        if let Some(position) = written {
             let promise = Promise::Packet { session, connection, packet };
-            store.promises.push(position, durable.journal_level(), promise);
+            self.store.promises.push(position, kept.journal_level(), promise);
         }
     }
 
     /// The journal is out of service: what waits for it never gets a success. Mail is refused as it
-    /// is tried again.
-    pub(super) fn break_postponed(&mut self, cx: &mut Context, sessions: &mut Sessions) {
-        let Some(store) = &mut self.store else { return };
-        let PostponedFacts { freeing, taking, .. } = std::mem::take(&mut store.postponed);
+    /// is tried again. Returns all else.
+    pub(crate) fn break_late(&mut self) -> Vec<Postponed> {
+        let postponed = &mut self.store.postponed;
+        let PostponedFacts { freeing, taking, .. } = std::mem::take(postponed);
+        let mut broken = Vec::new();
         for fact in freeing.into_iter().chain(taking) {
             match fact {
-                Postponed::RetainedCleared { confirm: Some(confirm), .. } => {
-                    self.confirm(cx, sessions, confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
-                }
-                Postponed::Answer { session, connection, .. } => {
-                    sessions.doom(cx, session, connection);
-                }
-                Postponed::Mail(mail) => self.put_off_mail(mail),
-                _ => {}
+                Postponed::Mail(_) => postponed.push(fact),
+                other => broken.push(other),
             }
         }
+        broken
     }
 }
 
 /// Will the journal take it later?
-pub(super) const fn passes(error: &AppendError) -> bool {
+pub(crate) const fn passes(error: &AppendError) -> bool {
     matches!(error, AppendError::Full(_) | AppendError::Backlog { .. })
 }
 

@@ -7,7 +7,7 @@
 use crate::log::facts::ProgressBuf;
 use crate::log::store::{Seen, Store};
 use crate::log::track::Track;
-use crate::log::{Durable, Kept};
+use crate::log::{Kept, Log};
 use crate::words::expected::Expected;
 use crate::words::queue_number::KeptId;
 use crate::words::queue_number::{QueueId, QueueNumber};
@@ -48,10 +48,10 @@ impl Reached<'_> {
     }
 }
 
-impl Durable {
+impl Log {
     /// The queue that the journal means. None: it is gone.
     pub(crate) fn queue(&self, id: QueueId) -> Option<Queue> {
-        self.store.as_ref()?.queue(&self.kept, id)
+        self.store.queue(&self.kept, id)
     }
 }
 

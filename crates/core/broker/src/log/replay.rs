@@ -65,8 +65,8 @@ pub struct Replay {
 /// A record with a right checksum that says nothing this program understands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    pub(super) at: Position,
-    pub(super) why: Box<str>,
+    pub(crate) at: Position,
+    pub(crate) why: Box<str>,
 }
 
 impl fmt::Display for Unreadable {
@@ -93,16 +93,16 @@ pub struct Restored {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct SessionFacts {
-    pub(super) opened: Option<Opened>,
+pub(crate) struct SessionFacts {
+    pub(crate) opened: Option<Opened>,
     pub(super) detached: Option<(u64, u32, RecordLocation)>,
-    pub(super) subscriptions: Subscriptions,
+    pub(crate) subscriptions: Subscriptions,
     pub(super) rare: Option<Box<RareFacts>>,
 }
 
 /// What only few sessions have.
 #[derive(Debug, Default)]
-pub(super) struct RareFacts {
+pub(crate) struct RareFacts {
     pub(super) will: Option<(Box<Will>, RecordLocation)>,
     /// By packet id.
     pub(super) received: BTreeMap<u16, ReceivedFacts>,
@@ -112,10 +112,10 @@ pub(super) struct RareFacts {
 }
 
 /// Of earlier versions, by filter and serial: options and place.
-pub(super) type FormerFacts = BTreeMap<(Box<str>, u64), (u8, RecordLocation)>;
+pub(crate) type FormerFacts = BTreeMap<(Box<str>, u64), (u8, RecordLocation)>;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReceivedFacts {
+pub(crate) struct ReceivedFacts {
     pub(super) serial: u64,
     /// If it is not that of the message.
     pub(super) place: RecordLocation,
@@ -124,7 +124,7 @@ pub(super) struct ReceivedFacts {
 
 /// The subscriptions of a session by filter. Most have one, which needs no tree.
 #[derive(Debug, Default)]
-pub(super) enum Subscriptions {
+pub(crate) enum Subscriptions {
     #[default]
     None,
     One(Box<str>, SubscribedFacts),
@@ -132,27 +132,27 @@ pub(super) enum Subscriptions {
 }
 
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) opened_at_ms: u64,
-    pub(super) expiry_secs: u32,
-    pub(super) client_id: Box<str>,
-    pub(super) username: Box<str>,
-    pub(super) place: RecordLocation,
+pub(crate) struct Opened {
+    pub(crate) opened_at_ms: u64,
+    pub(crate) expiry_secs: u32,
+    pub(crate) client_id: Box<str>,
+    pub(crate) username: Box<str>,
+    pub(crate) place: RecordLocation,
 }
 
 #[derive(Debug)]
-pub(super) struct SubscribedFacts {
-    pub(super) options: u8,
-    pub(super) identifier: u32,
-    pub(super) from_serial: u64,
-    pub(super) place: RecordLocation,
+pub(crate) struct SubscribedFacts {
+    pub(crate) options: u8,
+    pub(crate) identifier: u32,
+    pub(crate) from_serial: u64,
+    pub(crate) place: RecordLocation,
 }
 
 #[derive(Debug)]
-pub(super) struct GroupFacts {
+pub(crate) struct GroupFacts {
     pub(super) from_serial: u64,
-    pub(super) name: Box<str>,
-    pub(super) filter: Box<str>,
+    pub(crate) name: Box<str>,
+    pub(crate) filter: Box<str>,
     pub(super) place: RecordLocation,
 }
 
@@ -168,15 +168,15 @@ pub(crate) struct MessageFacts {
 }
 
 #[derive(Debug)]
-pub(super) struct RetainedFacts {
-    pub(super) message: Message,
-    pub(super) place: RecordLocation,
-    pub(super) owner: Option<u32>,
+pub(crate) struct RetainedFacts {
+    pub(crate) message: Message,
+    pub(crate) place: RecordLocation,
+    pub(crate) owner: Option<u32>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct ProgressFacts {
-    pub(super) floor: u64,
+pub(crate) struct ProgressFacts {
+    pub(crate) floor: u64,
     pub(super) above: Vec<(u64, u64)>,
     pub(super) place: RecordLocation,
 }
@@ -205,8 +205,44 @@ impl Replay {
         }
     }
 
+    pub(crate) fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(crate) fn take_sessions(
+        &mut self,
+    ) -> impl Iterator<Item = (QueueNumber, SessionFacts)> + use<> {
+        std::mem::take(&mut self.sessions).into_iter().map(|(queue, facts)| (queue, *facts))
+    }
+
+    pub(crate) fn take_groups(&mut self) -> BTreeMap<QueueNumber, GroupFacts> {
+        std::mem::take(&mut self.groups)
+    }
+
+    pub(crate) fn take_messages(&mut self) -> BTreeMap<u64, MessageFacts> {
+        std::mem::take(&mut self.messages)
+    }
+
+    pub(crate) fn take_retained(&mut self) -> impl Iterator<Item = RetainedFacts> + use<> {
+        std::mem::take(&mut self.retained).into_values()
+    }
+
+    pub(crate) fn take_progress(&mut self, queue: QueueId) -> ProgressFacts {
+        self.progress.remove(&queue).unwrap_or_default()
+    }
+
+    /// A topic, or the name of an owner.
+    pub(crate) fn text(&self, number: u32) -> &str {
+        self.texts.get(number)
+    }
+
+    /// The numbers of all are below.
+    pub(crate) fn text_count(&self) -> usize {
+        self.texts.len()
+    }
+
     /// The first record that could not be read.
-    pub(crate) fn check(&mut self) -> Result<(), Unreadable> {
+    pub(super) fn check(&mut self) -> Result<(), Unreadable> {
         self.unreadable.take().map_or(Ok(()), Err)
     }
 
@@ -629,6 +665,16 @@ impl SessionFacts {
             && matches!(self.subscriptions, Subscriptions::None)
     }
 
+    /// What earlier versions have written of its filters.
+    pub(crate) fn take_formerly(&mut self) -> FormerFacts {
+        self.rare.as_mut().map(|rare| std::mem::take(&mut rare.formerly)).unwrap_or_default()
+    }
+
+    /// Its will, and where that stands.
+    pub(crate) fn take_will(&mut self) -> Option<(Box<Will>, RecordLocation)> {
+        self.rare.as_mut()?.will.take()
+    }
+
     pub(super) fn take_rare(&mut self) -> RareFacts {
         self.rare.take().map(|rare| *rare).unwrap_or_default()
     }
@@ -648,6 +694,23 @@ impl RareFacts {
             std::mem::take(&mut self.in_flight).into_values().collect();
         in_flight.sort_unstable_by_key(|(sent, _)| sent.serial);
         in_flight
+    }
+}
+
+impl MessageFacts {
+    /// Does it wait for sessions or for a group?
+    pub(super) const fn waits(&self, now_ms: u64) -> bool {
+        self.expires_at_ms > now_ms && !self.is_of_streams
+    }
+
+    /// The number of its topic, if it waits for the sessions that subscribe to that.
+    pub(crate) fn topic_of_waiting(&self, now_ms: u64) -> Option<u32> {
+        (self.queue.is_none() && self.waits(now_ms)).then_some(self.topic)
+    }
+
+    /// The number of the name of its owner.
+    pub(crate) const fn owner(&self) -> Option<u32> {
+        self.owner
     }
 }
 
@@ -695,7 +758,7 @@ impl Subscriptions {
     }
 
     /// In the order of the filters.
-    pub(super) fn into_iter(self) -> impl Iterator<Item = (Box<str>, SubscribedFacts)> {
+    pub(crate) fn into_iter(self) -> impl Iterator<Item = (Box<str>, SubscribedFacts)> {
         let (one, many) = match self {
             Self::None => (None, None),
             Self::One(filter, facts) => (Some((filter, facts)), None),

@@ -5,32 +5,29 @@ use std::sync::Arc;
 use session::{Account, Message};
 use storage::{AppendError, Level};
 
-use crate::log::Durable;
+use crate::log::Log;
 use crate::log::facts::{Fact, Origin, StoredMessage};
 use crate::log::postponed::Postponed;
 use crate::log::promise::Promise;
 use crate::log::store::{Class, level_of, noted};
-use crate::state::Context;
 use crate::words::record_location::RecordLocation;
 use crate::{Confirm, Name};
 
-impl Durable {
-    /// Writes a retained message into the journal, if it is to be.
+impl Log {
+    /// Writes a retained message into the journal, if it is to be. `origin`: so that its repetition
+    /// after a crash is known, and replaces nothing that came since.
     pub(crate) fn write_retained(
         &mut self,
-        cx: &Context,
         message: &Message,
+        origin: Option<Origin>,
         confirm: Option<Confirm>,
         owner: Option<&Arc<Account>>,
     ) -> Result<RecordLocation, AppendError> {
-        let level = level_of(message.level());
-        // So that its repetition after a crash is known, and replaces nothing that came since.
-        let taken = confirm.filter(|confirm| confirm.serial != 0);
-        let origin = taken
-            .map(|confirm| Origin { source: cx.source_of(confirm, 1), serial: confirm.serial });
-        let Some(store) = self.store.as_mut().filter(|_| message.level() > 0) else {
+        if message.level() == 0 {
             return Ok(RecordLocation::NOWHERE);
-        };
+        }
+        let store = &mut self.store;
+        let level = level_of(message.level());
         let topic = Name::of(message).key();
         let fact = Fact::Retained(StoredMessage {
             serial: 0,
@@ -63,8 +60,10 @@ impl Durable {
         confirm: Option<Confirm>,
     ) -> Result<bool, AppendError> {
         let level = level_of(message.level());
-        let is_kept = is_written || message.level() > 0;
-        let Some(store) = self.store.as_mut().filter(|_| is_kept) else { return Ok(false) };
+        if !is_written && message.level() == 0 {
+            return Ok(false);
+        }
+        let store = &mut self.store;
         let topic = &*Name::of(message).key();
         match (store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync), confirm) {
             (Ok(position), Some(confirm)) => {
@@ -84,7 +83,10 @@ impl Durable {
 
     /// What is written of the topic of this message is void, and the message is not written.
     pub(crate) fn unwrite_retained(&mut self, message: &Message, place: RecordLocation) {
-        let Some(store) = self.store.as_mut().filter(|_| place.is_some()) else { return };
+        if !place.is_some() {
+            return;
+        }
+        let store = &mut self.store;
         store.release(place);
         let topic = &*Name::of(message).key();
         // Unless it finds room in the end, the old one is back after a start.
@@ -92,13 +94,6 @@ impl Durable {
             let (topic, level, confirm) = (topic.into(), Level::Fsync, None);
             let late = || Postponed::RetainedCleared { topic, level, confirm };
             let _ = store.postponed.put_off(error, late);
-        }
-    }
-
-    /// The fact at this place is needed no more.
-    pub(crate) fn release_place(&mut self, place: RecordLocation) {
-        if let Some(store) = &mut self.store {
-            store.release(place);
         }
     }
 }

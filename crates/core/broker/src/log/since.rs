@@ -7,16 +7,13 @@
 //!   [`Since`] has the serial.
 //! - What was accepted for a subscription that has QoS 0 by now is still due, at QoS 1
 //!   (MQTT-3.8.4-4). The subscription stays marked as durable, in the index and in its fact, and
-//!   [skips](Store::skip) what comes from then on.
+//!   [skips](Log::skip) what comes from then on.
 
 use topic::FilterId;
 
 use crate::log::kept_sessions::KeptSession;
 use crate::log::store::Store;
-use crate::log::{Durable, Kept};
-use crate::parts::sessions::Sessions;
-use crate::parts::subscriptions::Listed;
-use crate::words::options;
+use crate::log::{Kept, Log};
 
 /// The last serial that came before, by filter. Only of filters that have begun while older
 /// messages were due; no more than the session has subscriptions.
@@ -60,33 +57,17 @@ impl KeptSession {
     }
 }
 
-impl Durable {
-    /// A filter is the session's from now on, or gets other options. Returns what it is granted,
-    /// with the mark of one by which older messages are due.
-    pub(super) fn replace_filter(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: u32,
-        listed: Listed,
-        old: Option<(u8, u32)>,
-        (bits, identifier): (u8, u32),
-    ) -> (u8, u32) {
-        let was_kept = old.is_some_and(|(old, _)| options::is_durable(old));
-        let is_kept = options::is_durable(bits);
-        // A group keeps its messages itself.
-        if listed.is_shared() || was_kept == is_kept {
-            return (bits, identifier);
-        }
-        let (Some(durable), Some(store)) = (self.kept.get_mut(slot), &self.store) else {
-            return (bits, identifier);
-        };
-        let Some(through) = store.due_through(durable) else { return (bits, identifier) };
+impl Log {
+    /// A filter of the session begins or ends to be one of what is kept. True: it ends, and older
+    /// messages are due by it.
+    pub(crate) fn change_filter(&mut self, slot: u32, filter: FilterId, is_kept: bool) -> bool {
+        let Self { store, kept } = self;
+        let Some(kept) = kept.get_mut(slot) else { return false };
+        let Some(through) = store.due_through(kept) else { return false };
         if is_kept {
-            durable.rare().since.begin(listed.filter, through);
-            return (bits, identifier);
+            kept.rare().since.begin(filter, through);
         }
-        sessions.set_owed(slot, listed);
-        (bits | options::KEPT, identifier)
+        !is_kept
     }
 }
 

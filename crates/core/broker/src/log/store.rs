@@ -18,7 +18,7 @@ use crate::log::line::Line;
 use crate::log::postponed::PostponedFacts;
 use crate::log::promise::{Promise, Promises};
 use crate::log::streams::Streams;
-use crate::pace::capacity::frees_room;
+use crate::words::clearing::frees_room;
 use crate::words::expected::Expected;
 use crate::words::ledger::{Ledger, NOBODY, OwnerCharges};
 use crate::words::queue_number::{QueueId, QueueNumber};
@@ -79,24 +79,24 @@ pub(crate) struct Seen {
 /// A delivery whose in-flight fact is in the making.
 #[derive(Clone, Debug)]
 pub(super) struct Noted {
-    pub(crate) slot: u32,
-    pub(crate) queue: QueueNumber,
-    pub(crate) serial: u64,
-    pub(crate) packet_id: u16,
-    pub(crate) stage: Stage,
+    pub(super) slot: u32,
+    pub(super) queue: QueueNumber,
+    pub(super) serial: u64,
+    pub(super) packet_id: u16,
+    pub(super) stage: Stage,
     /// Its message is not in the journal.
     pub(super) is_aside: bool,
     /// How firmly the fact has to be kept for that.
-    pub(crate) level: Level,
+    pub(super) level: Level,
     /// What may go on when the fact is on disk.
-    pub(crate) then: Option<Promise>,
+    pub(super) then: Option<Promise>,
 }
 
 /// What sessions on one filter have yet to get. Bounded by their queue limits: what nobody needs
 /// any more is taken out whenever the list has doubled.
 #[derive(Debug, Default)]
-pub(crate) struct Backlog {
-    pub(crate) serials: VecDeque<u64>,
+pub(super) struct Backlog {
+    pub(super) serials: VecDeque<u64>,
     /// The length at which the dead are taken out next.
     compact_at: usize,
 }
@@ -113,7 +113,7 @@ pub(super) struct Reading {
 
 /// What became of a request for a message.
 #[derive(Debug)]
-pub(super) enum Loaded {
+pub(crate) enum Loaded {
     Ready(Message),
     /// It will be notified when it has come.
     Pending,
@@ -123,7 +123,7 @@ pub(super) enum Loaded {
 
 /// A shard's journal with its tables.
 pub(super) struct Store {
-    pub(crate) journal: Journal,
+    pub(super) journal: Journal,
     last_queue: Option<QueueNumber>,
     last_serial: u64,
     messages: HashMap<u64, Stored, FixedState>,
@@ -141,13 +141,13 @@ pub(super) struct Store {
     pub(super) backlogs: HashMap<FilterId, Backlog, FixedState>,
     pub(super) groups: KeptGroups,
     /// Queues whose progress goes into the next commit.
-    pub(crate) moved: Vec<QueueId>,
-    pub(crate) noted: Vec<Noted>,
-    pub(crate) promises: Promises,
-    pub(crate) handovers: Handovers,
-    pub(crate) line: Line,
+    pub(super) moved: Vec<QueueId>,
+    pub(super) noted: Vec<Noted>,
+    pub(super) promises: Promises,
+    pub(super) handovers: Handovers,
+    pub(super) line: Line,
     /// The highest serials that came from each of the sources (`handover.rs`).
-    pub(crate) seen: Vec<Seen>,
+    pub(super) seen: Vec<Seen>,
     fetched: HashMap<u64, Message, FixedState>,
     fetched_bytes: usize,
     /// Whether something was read back or asked for since [`Store::fit_caches`].
@@ -170,7 +170,7 @@ pub(super) struct Store {
     pub(super) ends: Ends,
     pub(super) streams: Streams,
     /// The state that was reported last.
-    pub(crate) reported: Status,
+    pub(super) reported: Status,
 }
 
 impl std::fmt::Debug for Store {
@@ -181,7 +181,7 @@ impl std::fmt::Debug for Store {
 
 /// How far down a fact may use up the free space of a full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     Normal,
     /// It frees more than it takes.
     Essential,
@@ -190,7 +190,7 @@ pub(super) enum Class {
 }
 
 impl Store {
-    pub(crate) fn new(
+    pub(super) fn new(
         journal: Journal,
         settings: &storage::Settings,
         shard_count: ShardId,
@@ -239,7 +239,7 @@ impl Store {
 
     /// Another shard has had serials up to this one from here: the next ones are above it, whatever
     /// this journal has lost.
-    pub(crate) fn skip_serials(&mut self, serial: u64) {
+    pub(super) fn skip_serials(&mut self, serial: u64) {
         self.last_serial = self.last_serial.max(serial);
         self.handovers.track.advance(self.last_serial);
     }
@@ -264,7 +264,7 @@ impl Store {
         queue
     }
 
-    pub(crate) fn append(
+    pub(super) fn append(
         &mut self,
         class: Class,
         fact: &Fact<'_>,
@@ -307,7 +307,7 @@ impl Store {
         Ok(place.position())
     }
 
-    pub(crate) fn release(&mut self, place: RecordLocation) {
+    pub(super) fn release(&mut self, place: RecordLocation) {
         if place.is_some() {
             self.journal.release(place.position(), u64::from(place.bytes));
         }
@@ -358,7 +358,7 @@ impl Store {
     }
 
     /// The owner in another shard, by the number of its account.
-    pub(crate) fn owner(&mut self, number: u32, ledger: &Ledger) -> Option<Arc<Account>> {
+    pub(super) fn owner(&mut self, number: u32, ledger: &Ledger) -> Option<Arc<Account>> {
         self.charges.account(number, ledger)
     }
 
@@ -389,7 +389,7 @@ impl Store {
     }
 
     /// What the message counts for in a queue; None: it is gone.
-    pub(crate) fn bytes_of(&self, serial: u64) -> Option<u64> {
+    pub(super) fn bytes_of(&self, serial: u64) -> Option<u64> {
         let stored = self.messages.get(&serial)?;
         Some(match self.unwritten.get(&serial) {
             Some(message) => message.heap_bytes() as u64,
@@ -427,7 +427,7 @@ impl Store {
         self.messages.insert(serial, Stored { owner, ..stored });
     }
 
-    pub(crate) fn stored(&self, serial: u64) -> Option<Stored> {
+    pub(super) fn stored(&self, serial: u64) -> Option<Stored> {
         self.messages.get(&serial).copied()
     }
 
@@ -535,7 +535,7 @@ impl Store {
 
     /// The message, from memory if it is there, else the disk is asked for it on behalf of
     /// `waiter`.
-    pub(crate) fn load(&mut self, serial: u64, waiter: QueueId) -> Loaded {
+    pub(super) fn load(&mut self, serial: u64, waiter: QueueId) -> Loaded {
         let Some(stored) = self.messages.get(&serial).copied() else { return Loaded::Gone };
         if let Some(message) = self.unwritten.get(&serial).or_else(|| self.fetched.get(&serial)) {
             self.is_fetching = true;
@@ -646,17 +646,17 @@ impl Store {
     }
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
-    pub(crate) fn would_wait(&self, bytes: usize, records: usize) -> bool {
+    pub(super) fn would_wait(&self, bytes: usize, records: usize) -> bool {
         self.journal.would_wait(bytes, records) || self.postponed.goes_first() && self.is_ready()
     }
 
     /// May what finds no room now find some when the next segment is there?
-    pub(crate) fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         matches!(self.journal.status(), Status::Ready)
     }
 
     /// Is so much waiting for the disk that publishers had better pause?
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(super) fn is_behind(&self) -> bool {
         self.journal.is_behind()
     }
 

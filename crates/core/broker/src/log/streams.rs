@@ -8,18 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use policy::Attributes;
 use session::{Account, Message};
 use storage::{AppendError, Journal, Level, Position};
 
-use crate::log::Durable;
+use crate::log::Log;
 use crate::log::facts::{Archived, Fact, Purpose, Stamps, StreamRecord, Streamed, put_attributes};
 use crate::log::promise::Promise;
 use crate::log::store::{Class, Store, level_of, noted};
-use crate::parts::client::Client;
-use crate::parts::router::Router;
-use crate::parts::sessions::Sessions;
-use crate::state::Context;
+use crate::words::publisher::Publisher;
 use crate::words::record_location::RecordLocation;
 use crate::words::stream_set::{
     ConsumerNumber, OrderRefusal, StoredRecord, StreamChange, StreamFlaw, StreamFound, StreamNews,
@@ -73,70 +69,18 @@ struct Uncommitted {
 /// What a commit allows: the answer to an order, and what it releases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ordered {
-    id: u64,
+    pub(crate) id: u64,
     archived: Option<Archived>,
 }
 
 /// A message on its way into streams.
-pub(super) struct ForStreams<'a> {
-    pub(super) message: &'a Message,
-    pub(super) publisher: Option<Publisher<'a>>,
-    pub(super) owner: Option<&'a Arc<Account>>,
-    pub(super) author: u64,
+pub(crate) struct ForStreams<'a> {
+    pub(crate) message: &'a Message,
+    pub(crate) publisher: Option<Publisher<'a>>,
+    pub(crate) owner: Option<&'a Arc<Account>>,
+    pub(crate) author: u64,
     /// By their places in the set.
-    pub(super) places: &'a [u32],
-}
-
-/// A publisher, as a record of streams names it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Publisher<'a> {
-    client_id: &'a str,
-    username: Option<&'a str>,
-    attributes: Option<&'a Attributes>,
-}
-
-/// A publisher whose session may end before its message is written, and who is charged for it.
-#[derive(Debug)]
-pub(super) struct KnownPublisher {
-    client_id: Box<str>,
-    username: Option<Box<str>>,
-    attributes: Option<Attributes>,
-    owner: Option<Arc<Account>>,
-}
-
-impl<'a> From<&'a Client> for Publisher<'a> {
-    fn from(client: &'a Client) -> Self {
-        Self {
-            client_id: &client.id,
-            username: client.username.as_deref(),
-            attributes: client.principal.as_ref().map(|principal| &principal.attributes),
-        }
-    }
-}
-
-impl From<&Client> for KnownPublisher {
-    fn from(client: &Client) -> Self {
-        Self {
-            client_id: client.id.clone(),
-            username: client.username.clone(),
-            attributes: client.principal.as_ref().map(|principal| principal.attributes.clone()),
-            owner: client.charged.account().cloned(),
-        }
-    }
-}
-
-impl KnownPublisher {
-    pub(super) fn as_publisher(&self) -> Publisher<'_> {
-        Publisher {
-            client_id: &self.client_id,
-            username: self.username.as_deref(),
-            attributes: self.attributes.as_ref(),
-        }
-    }
-
-    pub(super) const fn owner(&self) -> Option<&Arc<Account>> {
-        self.owner.as_ref()
-    }
+    pub(crate) places: &'a [u32],
 }
 
 impl Streams {
@@ -291,24 +235,6 @@ impl Streams {
 }
 
 impl Store {
-    /// Planted: what a stream has got already is stored again.
-    pub(super) fn store_again(
-        &mut self,
-        sessions: &mut Sessions,
-        slot: Option<u32>,
-        message: &Message,
-        now_ms: u64,
-    ) {
-        let places = sessions.streams_for(message);
-        let publisher = slot.and_then(|slot| sessions.get(slot)).map(Publisher::from);
-        let (owner, author) = (None, message.author());
-        let own = ForStreams { message, publisher, owner, author, places: &places };
-        if !places.is_empty() {
-            let set = sessions.router.streams().set();
-            let _ = self.keep_for_streams(set, &own, Purpose::Streams, now_ms);
-        }
-    }
-
     /// Writes a message for streams as the next serial. Each stream holds a reference to it.
     pub(super) fn keep_for_streams(
         &mut self,
@@ -539,49 +465,57 @@ impl Store {
     }
 }
 
-impl Durable {
+impl Log {
+    /// Writes a message for streams, and for sessions if these share the record. Returns its
+    /// serial, and what its acknowledgement has to wait for.
+    pub(crate) fn store_for_streams(
+        &mut self,
+        set: &StreamSet,
+        own: &ForStreams<'_>,
+        is_shared: bool,
+        now_ms: u64,
+    ) -> Result<(u64, Position, Level), AppendError> {
+        let purpose = if is_shared { Purpose::Message } else { Purpose::Streams };
+        self.store.keep_for_streams(set, own, purpose, now_ms)
+    }
+
     /// What the journal had of streams and consumers at the start. Call it once.
     pub(crate) fn streams_found(&mut self) -> StreamsFound {
-        self.store.as_mut().map_or_else(StreamsFound::default, |store| store.streams.found())
+        self.store.streams.found()
     }
 
     #[cfg(feature = "testing")]
     pub(crate) fn plant_stream_flaw(&mut self, flaw: StreamFlaw) {
-        self.store.iter_mut().for_each(|store| store.streams.plant(flaw));
+        self.store.streams.plant(flaw);
     }
 
-    /// What is committed by now goes to the owner of streams.
-    pub(crate) fn hand_over_streams(&mut self, cx: &mut Context) {
-        let Some(store) = &mut self.store else { return };
+    /// What is committed by now, for the owner of streams.
+    pub(crate) fn hand_over_streams(&mut self, out: &mut Vec<StreamNews>) {
+        let store = &mut self.store;
         if std::mem::take(&mut store.streams.needs_space) {
-            cx.effects.stream_news.push(StreamNews::NeedsSpace);
+            out.push(StreamNews::NeedsSpace);
         }
         if !store.streams.waiting.is_empty() {
-            store.streams.hand_over(&store.journal, &mut cx.effects.stream_news);
+            store.streams.hand_over(&store.journal, out);
         }
     }
 
-    /// Does what the owner of streams orders.
+    /// Does what the owner of streams orders. None: it is done as soon as that is committed.
     pub(crate) fn on_stream_order(
         &mut self,
-        cx: &mut Context,
-        router: &mut Router,
+        set: &StreamSet,
         order: StreamOrder,
-    ) {
+    ) -> Option<Result<(), OrderRefusal>> {
         let StreamOrder { id, change } = order;
-        let Some(store) = &mut self.store else {
-            let result = Err(OrderRefusal::Failed);
-            return cx.effects.stream_news.push(StreamNews::Done { order: id, result });
-        };
+        let store = &mut self.store;
         let is_there = match &change {
             StreamChange::Archived { stream, .. } | StreamChange::DeadLetter { stream, .. } => {
                 store.streams.own.contains_key(stream)
             }
             _ => true,
         };
-        if let StreamChange::Set(set) = &change {
-            router.set_streams(Arc::clone(set));
-            cx.shared.set_streams(set);
+        if !is_there {
+            return Some(Err(OrderRefusal::NoStream));
         }
         let archived = match change {
             StreamChange::Archived { stream, next, file, end } => {
@@ -589,41 +523,24 @@ impl Durable {
             }
             _ => None,
         };
-        let done = match is_there {
-            true => {
-                store.carry_out(router.streams().set(), change).map_err(|error| refusal_of(&error))
-            }
-            false => Err(OrderRefusal::NoStream),
-        };
-        match done {
+        match store.carry_out(set, change) {
             Ok(Some((position, level))) => {
                 store.promises.push(position, level, Promise::Order(Ordered { id, archived }));
+                None
             }
-            Ok(None) => {
-                cx.effects.stream_news.push(StreamNews::Done { order: id, result: Ok(()) });
-            }
-            Err(refusal) => {
-                let result = Err(refusal);
-                cx.effects.stream_news.push(StreamNews::Done { order: id, result });
-            }
+            Ok(None) => Some(Ok(())),
+            Err(error) => Some(Err(refusal_of(&error))),
         }
     }
 
     /// What an order has written is committed.
-    pub(super) fn on_ordered(&mut self, cx: &mut Context, ordered: Ordered) {
-        let Ordered { id, archived } = ordered;
-        if let (Some(Archived { stream, next, .. }), Some(store)) = (archived, &mut self.store) {
-            let is_pinned = store.streams.has(StreamFlaw::PinsJournal);
-            let own = store.streams.own.get_mut(&StreamNumber(stream)).filter(|_| !is_pinned);
-            let serials = own.map_or_else(Vec::new, |own| own.archive(next));
-            serials.into_iter().for_each(|serial| store.unpin_message(serial));
-        }
-        cx.effects.stream_news.push(StreamNews::Done { order: id, result: Ok(()) });
-    }
-
-    pub(super) fn break_order(&self, cx: &mut Context, ordered: Ordered) {
-        let result = Err(OrderRefusal::Failed);
-        cx.effects.stream_news.push(StreamNews::Done { order: ordered.id, result });
+    pub(crate) fn on_ordered(&mut self, ordered: Ordered) {
+        let Some(Archived { stream, next, .. }) = ordered.archived else { return };
+        let store = &mut self.store;
+        let is_pinned = store.streams.has(StreamFlaw::PinsJournal);
+        let own = store.streams.own.get_mut(&StreamNumber(stream)).filter(|_| !is_pinned);
+        let serials = own.map_or_else(Vec::new, |own| own.archive(next));
+        serials.into_iter().for_each(|serial| store.unpin_message(serial));
     }
 }
 

@@ -1,42 +1,75 @@
 //! The end of a turn: what has piled up is written as lists, space is reclaimed, the disk gets its
 //! commands.
 
-use storage::{AppendError, Chunk, Command, Fault, FaultKind, Level, Position, Record};
+use storage::{AppendError, Chunk, Command, Level, Position, Record};
 
-use crate::Name;
 use crate::log::facts::{Fact, InFlightBuf, ProgressBuf, Purpose, Sent, Streamed};
 use crate::log::queues::Queue;
 use crate::log::store::{Class, Noted, Store};
 use crate::log::track::Out;
-use crate::log::{Durable, Kept};
-use crate::parts::groups::Groups;
-use crate::parts::notices::Subject;
-use crate::parts::retained::Retained;
-use crate::parts::sessions::Sessions;
-use crate::state::Context;
+use crate::log::{Kept, Log};
 use crate::words::expected::Expected;
 use crate::words::queue_number::{QueueId, QueueNumber};
 use crate::words::record_location::RecordLocation;
 
-impl Context {
-    pub(super) fn report_damaged(&mut self, position: Position) {
-        let detail = format!("the record at {position} differs from the written one");
-        let fault = Fault { kind: FaultKind::Io, detail };
-        self.note_of_shard(Subject::JournalUnreadable(fault), 1);
-    }
+/// Who knows where a fact stands that is in none of the log's tables.
+#[derive(Debug)]
+pub(crate) enum Owner {
+    /// A subscription of the session in this slot, with the filter as the client wrote it.
+    Subscription { slot: u32, filter: Box<str> },
+    /// What is retained on the topic with this key.
+    Retained { topic: Box<str> },
 }
 
-impl Durable {
-    /// Appends what has piled up, as lists.
-    pub(crate) fn append_lists(
+impl Log {
+    /// Writes what is still needed of the oldest segment to the end of the journal. Some: that
+    /// one knows whether the next record is, and [`Log::copy`] goes on.
+    pub(crate) fn reclaim(&mut self) -> Option<Owner> {
+        let Self { store, kept } = self;
+        if store.chunk.is_none() {
+            store.chunk = store.journal.reclaim();
+        }
+        let mut chunk = store.chunk.take()?;
+        let mut owner = None;
+        while let Some(record) = chunk.next() {
+            let Ok(fact) = Fact::decode(record.kind.get(), record.bytes) else { continue };
+            owner = store.owner_of(kept, &fact);
+            if owner.is_some() || store.copy_forward(kept, &record, &fact).is_err() {
+                chunk.put_back();
+                break;
+            }
+        }
+        store.chunk = Some(chunk);
+        owner
+    }
+
+    /// Writes the record again that [`Log::reclaim`] has asked about, if the fact stands there.
+    /// Returns where it stands from now on.
+    ///
+    /// Err: there is no room, and it is asked about again.
+    pub(crate) fn copy(
         &mut self,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        retained: &mut Retained,
-    ) {
-        let kept = &mut self.kept;
-        let Some(store) = self.store.as_mut().expected() else { return };
-        store.reclaim(kept, sessions, groups, retained);
+        place: Option<RecordLocation>,
+    ) -> Result<Option<RecordLocation>, AppendError> {
+        let store = &mut self.store;
+        let Some(mut chunk) = store.chunk.take().expected() else { return Ok(None) };
+        let copied = match (chunk.next().expected(), place) {
+            (Some(record), Some(place)) if place.is_at(record.position) => {
+                store.append_raw(record.kind, record.bytes).map(Some)
+            }
+            // It was let go of, or has a newer record.
+            _ => Ok(None),
+        };
+        if copied.is_err() {
+            chunk.put_back();
+        }
+        store.chunk = Some(chunk);
+        copied
+    }
+
+    /// Appends what has piled up, as lists.
+    pub(crate) fn write_lists(&mut self) {
+        let Self { store, kept } = self;
         let is_written = store.write_in_flight(kept).and_then(|()| store.write_progress(kept));
         if is_written.is_ok()
             && let Some(chunk) = store.chunk.take_if(chunk_is_done)
@@ -46,25 +79,14 @@ impl Durable {
     }
 
     /// Moves what the disk has to do to the end of `out`.
-    pub(crate) fn take_commands(
-        &mut self,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        retained: &mut Retained,
-        out: &mut Vec<Command>,
-        now_ms: u64,
-    ) {
-        self.append_lists(sessions, groups, retained);
-        let Some(store) = self.store.as_mut().expected() else { return };
-        store.journal.take_commands(out, now_ms);
+    pub(crate) fn take_commands(&mut self, out: &mut Vec<Command>, now_ms: u64) {
+        self.store.journal.take_commands(out, now_ms);
     }
 
     /// Is there something that the journal did not take yet, and is to be given again?
-    pub(crate) fn has_unwritten(&self) -> bool {
-        let has = |store: &Store| {
-            !store.noted.is_empty() || !store.moved.is_empty() || store.chunk.is_some()
-        };
-        self.store.as_ref().is_some_and(|store| has(store))
+    pub(crate) const fn has_unwritten(&self) -> bool {
+        let store = &self.store;
+        !store.noted.is_empty() || !store.moved.is_empty() || store.chunk.is_some()
     }
 }
 
@@ -167,35 +189,23 @@ impl Store {
         Ok(count)
     }
 
-    /// Writes what is still needed of the oldest segment to the end of the journal.
-    pub(super) fn reclaim(
-        &mut self,
-        kept: &mut Kept,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        retained: &mut Retained,
-    ) {
-        if self.chunk.is_none() {
-            self.chunk = self.journal.reclaim();
-        }
-        let Some(mut chunk) = self.chunk.take() else { return };
-        while let Some(record) = chunk.next() {
-            let Ok(fact) = Fact::decode(record.kind.get(), record.bytes) else { continue };
-            if self.copy_forward(kept, sessions, groups, retained, &record, &fact).is_err() {
-                chunk.put_back();
-                break;
+    /// Who knows whether the fact is still needed, if not the log.
+    fn owner_of(&self, kept: &Kept, fact: &Fact<'_>) -> Option<Owner> {
+        match fact {
+            Fact::Retained(message) => Some(Owner::Retained { topic: message.topic.into() }),
+            Fact::Subscribed(own) => {
+                // None: the session has ended.
+                let slot = kept.find(own.session)?;
+                Some(Owner::Subscription { slot, filter: own.filter.into() })
             }
+            _ => None,
         }
-        self.chunk = Some(chunk);
     }
 
     /// Appends a record again if it still says something.
     fn copy_forward(
         &mut self,
         kept: &mut Kept,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        retained: &mut Retained,
         record: &Record<'_>,
         fact: &Fact<'_>,
     ) -> Result<(), AppendError> {
@@ -228,7 +238,7 @@ impl Store {
             | Fact::RetainedCleared { .. }
             | Fact::WillCleared { .. }
             | Fact::GroupClosed { .. } => Ok(()),
-            _ => self.copy_placed(kept, sessions, groups, retained, record, fact),
+            _ => self.copy_placed(kept, record, fact),
         }
     }
 
@@ -357,60 +367,33 @@ impl Store {
     fn copy_placed(
         &mut self,
         kept: &mut Kept,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        retained: &mut Retained,
         record: &Record<'_>,
         fact: &Fact<'_>,
     ) -> Result<(), AppendError> {
+        let known = self.place_of(kept, fact).copied();
         // It was let go of, or has a newer record.
-        let Some(place) = self
-            .place_of(kept, sessions, groups, retained, fact)
-            .filter(|place| place.is_at(record.position))
-        else {
+        let Some(place) = known.filter(|place| place.is_at(record.position)) else {
             return Ok(());
         };
         let copied = self.append_raw(record.kind, record.bytes)?;
         debug_assert_eq!(copied.bytes, place.bytes, "a copy weighs what its original did");
-        if let Some(place) = self.place_of_streams(fact) {
-            *place = copied;
-        } else if let Fact::Retained(message) = fact {
-            retained.set_place(Name::of_key(message.topic), copied);
-        } else if let Some(place) = self.place_of_mut(kept, sessions, groups, fact) {
+        if let Some(place) = self.place_of(kept, fact) {
             *place = copied;
         }
         Ok(())
     }
 
-    fn place_of(
-        &mut self,
-        kept: &mut Kept,
-        sessions: &mut Sessions,
-        groups: &Groups,
-        retained: &mut Retained,
-        fact: &Fact<'_>,
-    ) -> Option<RecordLocation> {
-        match fact {
-            Fact::Retained(message) => retained.place_of(Name::of_key(message.topic)),
-            Fact::Archived(_) | Fact::Cursor { .. } => self.place_of_streams(fact).copied(),
-            _ => self.place_of_mut(kept, sessions, groups, fact).copied(),
-        }
-    }
-
-    /// Of all but retained messages, which lie in a set.
-    fn place_of_mut<'a>(
+    fn place_of<'a>(
         &'a mut self,
         kept: &'a mut Kept,
-        sessions: &'a mut Sessions,
-        groups: &Groups,
         fact: &Fact<'_>,
     ) -> Option<&'a mut RecordLocation> {
         let queue = match *fact {
+            Fact::Archived(_) | Fact::Cursor { .. } => return self.place_of_streams(fact),
             Fact::SessionOpened(opened) => opened.session,
             Fact::SessionDetached { session, .. }
             | Fact::Received { session, .. }
             | Fact::Undone { session, .. } => session,
-            Fact::Subscribed(own) => own.session,
             Fact::Will(will) => will.session,
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
@@ -423,18 +406,13 @@ impl Store {
             Queue::Session(slot) => slot,
             Queue::Handover | Queue::Seen(_) => return None,
         };
-        if let Fact::Subscribed(subscribed) = fact {
-            let listed = sessions.listed_of(groups, slot, subscribed.filter)?;
-            let client = sessions.get_mut(slot)?;
-            return client.subscriptions.place_mut(&listed);
-        }
-        let durable = kept.get_mut(slot)?;
+        let kept = kept.get_mut(slot)?;
         match *fact {
-            Fact::SessionOpened(_) => Some(&mut durable.opened),
-            Fact::SessionDetached { .. } => Some(&mut durable.detached),
-            Fact::Will(_) => durable.rare.as_mut().map(|rare| &mut rare.will),
+            Fact::SessionOpened(_) => Some(&mut kept.opened),
+            Fact::SessionDetached { .. } => Some(&mut kept.detached),
+            Fact::Will(_) => kept.rare.as_mut().map(|rare| &mut rare.will),
             Fact::Received { packet_id, serial, .. } | Fact::Undone { packet_id, serial, .. } => {
-                let received = &mut durable.rare.as_mut()?.received;
+                let received = &mut kept.rare.as_mut()?.received;
                 let found = received
                     .iter_mut()
                     .find(|r| r.packet_id == packet_id && r.serial == serial && !r.is_released)?;

@@ -4,8 +4,6 @@
 use std::ops::Range;
 
 use crate::Shard;
-use crate::log::Durable;
-use crate::parts::client::Client;
 use crate::parts::sessions::{LoadWalk, Sessions};
 
 /// Clients that are looked at in one go. A shard with more shows what was some seconds ago.
@@ -19,7 +17,7 @@ impl Shard {
         let end = slots_end.min(walk.next_slot.saturating_add(LOOKS_MAX));
         for slot in walk.next_slot..end {
             if let Some(client) = self.sessions.get(slot) {
-                walk.queued += self.durable.queued(client);
+                walk.queued += client.queued(self.log.as_deref());
                 walk.in_flight += u64::from(client.session.outgoing.in_flight());
             }
         }
@@ -36,14 +34,7 @@ impl Shard {
     /// Deliveries that wait for their sessions. It looks at all of them: for tests.
     pub fn queued(&self) -> u64 {
         let clients = (0..self.sessions.slots_end()).filter_map(|slot| self.sessions.get(slot));
-        clients.map(|client| self.durable.queued(client)).sum()
-    }
-}
-
-impl Durable {
-    /// Deliveries that wait for a place in the window of a client.
-    pub(crate) fn queued(&self, client: &Client) -> u64 {
-        (client.session.outgoing.queued() + self.backlog(client)) as u64
+        clients.map(|client| client.queued(self.log.as_deref())).sum()
     }
 }
 

@@ -2,17 +2,19 @@
 
 use codec::{Publish, QoS, Reason};
 use session::{MemoryKind, Message};
+use storage::Status;
 
 use crate::Shard;
-use crate::log::{Durable, OWNER_BYTES_MAX};
-use crate::parts::client::{Client, topic_of};
+use crate::log::{Log, OWNER_BYTES_MAX};
+use crate::parts::client::{Client, Pace, topic_of};
 use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
 use crate::parts::groups::Groups;
 use crate::parts::router::Router;
 use crate::parts::sessions::Sessions;
 use crate::parts::stream_index::Asking;
 use crate::state::Context;
-use crate::{Name, Scope, WhenFull};
+use crate::words::clearing::frees_room;
+use crate::{Confirm, Name, Scope, WhenFull};
 
 /// What a fact adds to topic, properties and payload of a message at the most, and some more.
 const FACT_BYTES_MAX: usize = 1024 + OWNER_BYTES_MAX;
@@ -38,9 +40,7 @@ impl Shard {
     /// `here`: the bit of this shard, if it writes it whoever the recipients are.
     #[inline(always)]
     pub(crate) fn lacks_disk_for(&mut self, message: &Message, here: u64) -> Option<Reason> {
-        if !self.durable.has_journal() {
-            return None;
-        }
+        self.log.as_ref()?;
         self.lacks_journal_for(message, here)
     }
 
@@ -78,17 +78,38 @@ impl Shard {
     /// can be paused for it, or get a refusal.
     pub(crate) fn lacks_share_for(&mut self, will: &Message) -> bool {
         let tight = self.cx.shared.journals().tight;
-        if self.durable.has_journal() && self.sessions.is_over_log_limit(will) {
+        if self.log.is_some() && self.sessions.is_over_log_limit(will) {
             self.sessions.count_journal_refusal(will);
             return true;
         }
-        if !self.durable.has_journal() || tight == 0 || will.level() == 0 || frees_room(will) {
+        if self.log.is_none() || tight == 0 || will.level() == 0 || frees_room(will) {
             return false;
         }
         let bytes = will.heap_bytes() as u64;
         let lacking =
             self.sessions.owner_of(will).map(|p| self.cx.shared.journals_lacking(tight, p, bytes));
         lacking.is_some_and(|lacking| lacking & self.keepers_of(will) != 0)
+    }
+}
+
+impl Shard {
+    /// Is mail that found no room in the log kept until there is?
+    pub(crate) fn waits_for_disk(&self, confirm: Option<Confirm>) -> bool {
+        let (Some(confirm), Some(log)) = (confirm, &self.log) else { return false };
+        let status = log.status();
+        let waits = !matches!(status, Status::Full(_)) || self.cx.waits_when_full();
+        confirm.serial != 0 || !status.is_out_of_service() && (waits || confirm.is_again)
+    }
+
+    /// With a disk that is behind, publishers are read on a little later.
+    #[inline(always)]
+    pub(crate) fn pace_of_disk(&self) -> Pace {
+        match &self.log {
+            Some(log) if log.is_disk_behind() => {
+                Pace { pause_ms: *PAUSE_MS.start(), ..Pace::default() }
+            }
+            _ => Pace::default(),
+        }
     }
 }
 
@@ -122,7 +143,7 @@ impl Client {
     pub(crate) fn wait_for_disk_ms(
         &self,
         cx: &mut Context,
-        durable: &Durable,
+        log: &Log,
         groups: &Groups,
         router: &mut Router,
         publish: &Publish<'_>,
@@ -141,7 +162,7 @@ impl Client {
             _ => 0,
         };
         let full = if cx.waits_when_full() && !is_clear { journals.full | lacking } else { 0 };
-        let behind = journals.behind | u64::from(durable.would_wait(bytes, records)) << cx.id;
+        let behind = journals.behind | u64::from(log.would_wait(bytes, records)) << cx.id;
         if router.streams().is_behind() && self.is_for_streams(router, publish) {
             return Some(RECHECK_MS);
         }
@@ -219,9 +240,4 @@ impl Router {
         self.keep(audience);
         homes
     }
-}
-
-/// It clears what is retained on its topic.
-pub(crate) fn frees_room(message: &Message) -> bool {
-    message.retain() && message.payload_len() == 0
 }

@@ -3,7 +3,7 @@
 use codec::{Publish, QoS};
 use session::{Message, ReadPauses, Turn};
 
-use crate::log::Durable;
+use crate::log::Log;
 use crate::parts::client::{Client, Pace};
 use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
 use crate::parts::groups::Groups;
@@ -31,18 +31,18 @@ impl Client {
     pub(crate) fn has_to_come_later(
         &mut self,
         cx: &mut Context,
-        durable: &Durable,
+        log: Option<&Log>,
         groups: &Groups,
         router: &mut Router,
         (publish, packet_len, arrived): (&Publish<'_>, usize, usize),
         may_wait: bool,
     ) -> bool {
         // Also one whose connection is gone: what it has sent before that counts.
-        if self.grants.asks_service() && self.publish_waits_for_verdict(cx, durable, publish) {
+        if self.grants.asks_service() && self.publish_waits_for_verdict(cx, log, publish) {
             return true;
         }
         let publish = (publish, packet_len == arrived);
-        if may_wait && let Some(later) = self.why_later(cx, durable, groups, router, publish) {
+        if may_wait && let Some(later) = self.why_later(cx, log, groups, router, publish) {
             self.wait(cx, later);
             return true;
         }
@@ -53,23 +53,30 @@ impl Client {
     fn why_later(
         &self,
         cx: &mut Context,
-        durable: &Durable,
+        log: Option<&Log>,
         groups: &Groups,
         router: &mut Router,
         (publish, is_alone): (&Publish<'_>, bool),
     ) -> Option<Later> {
-        let is_logged = durable.has_journal()
-            && (publish.qos != QoS::AtMostOnce || self.may_be_streamed(router, publish));
+        let may_be_logged = |router: &Router| {
+            publish.qos != QoS::AtMostOnce || self.may_be_streamed(router, publish)
+        };
         if !cx.flow.broadcasts.is_empty() && self.waits_for_broadcast(cx, publish) {
             return Some(Later::Turn);
         }
-        if is_logged
-            && let Some(pause_ms) = self.wait_for_disk_ms(cx, durable, groups, router, publish)
-        {
-            return Some(Later::Ms(pause_ms));
-        }
-        if durable.line_is_full() && durable.kept.waits_for_line(self.key.slot(), publish) {
-            return Some(Later::Ms((*PAUSE_MS.start()).into()));
+        if let Some(log) = log {
+            if may_be_logged(router)
+                && let Some(pause_ms) = self.wait_for_disk_ms(cx, log, groups, router, publish)
+            {
+                return Some(Later::Ms(pause_ms));
+            }
+            // It would join a line that is full.
+            let waits_for_line = log.line_is_full()
+                && publish.qos != QoS::ExactlyOnce
+                && log.is_in_line(self.key.slot());
+            if waits_for_line {
+                return Some(Later::Ms((*PAUSE_MS.start()).into()));
+            }
         }
         if !cx.flow.pauses.is_empty()
             && let Some(subscriber) = self.pausing_subscriber(cx, publish)
@@ -84,11 +91,11 @@ impl Client {
     pub(crate) fn filters_wait<'a>(
         &mut self,
         cx: &mut Context,
-        durable: &Durable,
+        log: Option<&Log>,
         filters: impl Iterator<Item = &'a str>,
     ) -> bool {
-        let waits = self.is_kept
-            && durable.would_wait(filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum(), 1);
+        let bytes = filters.map(|filter| filter.len() + FACT_BYTES_MAX).sum();
+        let waits = self.is_kept && log.is_some_and(|log| log.would_wait(bytes, 1));
         if waits {
             self.pause(cx, (*PAUSE_MS.start()).into());
         }

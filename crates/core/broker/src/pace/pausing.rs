@@ -26,7 +26,7 @@ impl Shard {
         for subscriber in own.collect::<Vec<_>>() {
             let client = self.sessions.at(subscriber);
             let is_worth_it = client.is_some_and(|client| {
-                let backlog = self.durable.backlog(client);
+                let backlog = client.backlog(self.log.as_deref());
                 !client.has_short_queue(backlog) && client.shortens_queue(backlog, now_ms)
             });
             match is_worth_it {

@@ -14,10 +14,8 @@ use codec::{Publish, QoS};
 use policy::{Action, Manner};
 use session::Will;
 
-use crate::Shard;
-use crate::log::Durable;
+use crate::log::Log;
 use crate::parts::client::{Client, topic_of};
-use crate::parts::notices::NoticeKind;
 use crate::parts::verdicts::{Act, Asked, Verdict};
 use crate::state::Context;
 use crate::words::access_question::{AccessQuestion, ServiceAnswer};
@@ -32,21 +30,6 @@ const LATE_MAX: u8 = 16;
 /// Answers about longer topics and filters are not remembered: such a topic is asked about each
 /// time.
 const TEXT_BYTES_MAX: usize = 1024;
-
-impl Shard {
-    /// The service has decided about the will of a connection that is there.
-    pub(crate) fn settle_will(&mut self, slot: u32, (will, allows): (Box<Will>, bool)) {
-        let Some(client) = self.sessions.get_mut(slot) else { return };
-        if !allows {
-            let manner = Manner { qos: will.qos as u8, retain: will.retain };
-            self.cx.metrics.publishes_denied.add(1);
-            return client.note_as(&mut self.cx, NoticeKind::Denied("will"), &will.topic, manner);
-        }
-        client.will = Some(will);
-        client.recharge();
-        self.durable.keep_later_will(&mut self.cx, &mut self.sessions, slot);
-    }
-}
 
 impl Client {
     /// May it subscribe, by the rules, and where they leave it open, by the service?
@@ -100,7 +83,7 @@ impl Client {
     pub(crate) fn publish_waits_for_verdict(
         &mut self,
         cx: &mut Context,
-        durable: &Durable,
+        log: Option<&Log>,
         publish: &Publish<'_>,
     ) -> bool {
         let of_alias = self.topic_of_alias(publish);
@@ -112,7 +95,7 @@ impl Client {
         // What was taken already is answered without looking at it again.
         let is_repeat = publish.qos == QoS::ExactlyOnce
             && self.session.incoming.contains(publish.packet_id)
-            && !(publish.retain && durable.has_undone(self, publish.packet_id));
+            && !(publish.retain && self.has_undone(log, publish.packet_id));
         let manner = Manner { qos: publish.qos as u8, retain: publish.retain };
         !is_repeat && self.waits_for_verdict(cx, Action::Publish, topic, manner)
     }

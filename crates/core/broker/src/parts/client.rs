@@ -17,6 +17,7 @@ use crate::parts::verdicts::Verdicts;
 use crate::words::connect_request::address_of;
 use crate::words::ledger::Charged;
 use crate::words::member::MemberLoad;
+use crate::words::publisher::{KnownPublisher, Publisher};
 use crate::words::rules::Rules;
 use crate::{Limits, NO_CONNECTION, Name, RetainedQuery, Scope, SessionKey};
 
@@ -207,6 +208,25 @@ impl Client {
     pub(crate) fn identity(&self) -> Identity<'_> {
         let (client_id, username) = (&*self.id, self.username.as_deref());
         Identity { client_id, username, principal: self.principal.as_deref() }
+    }
+
+    /// As a record of streams names it.
+    pub(crate) fn as_publisher(&self) -> Publisher<'_> {
+        Publisher {
+            client_id: &self.id,
+            username: self.username.as_deref(),
+            attributes: self.principal.as_ref().map(|principal| &principal.attributes),
+        }
+    }
+
+    /// The same, for when its session may be over.
+    pub(crate) fn known_publisher(&self) -> KnownPublisher {
+        KnownPublisher {
+            client_id: self.id.clone(),
+            username: self.username.clone(),
+            attributes: self.principal.as_ref().map(|principal| principal.attributes.clone()),
+            owner: self.charged.account().cloned(),
+        }
     }
 
     /// What it has logged in as.

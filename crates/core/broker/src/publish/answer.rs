@@ -1,37 +1,61 @@
-//! What clients are sent, and how their acknowledgements are dealt with.
+//! Answers to publishers: what is still waited for, and what they are told.
 
 use codec::Reason;
-use policy::{Action, Identity};
-use session::{Dropped, Link, Message, Origin, Respondent};
+use session::{Link, Message, Respondent};
 
-use crate::log::Durable;
-use crate::parts::client::Client;
-use crate::parts::sessions::Sessions;
 use crate::state::Context;
 use crate::words::command::Answer;
 use crate::words::expected::Expected;
-use crate::{Confirm, Ended, SessionKey};
+use crate::{Confirm, Ended, Mail, SessionKey, Shard};
 
-impl Sessions {
+impl Shard {
     /// PUBREL: PUBCOMP, once it is written down if the packet id is.
-    pub(crate) fn on_pubrel(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        slot: u32,
-        packet_id: u16,
-    ) {
-        let Some(client) = self.get_mut(slot).expected() else { return };
-        if !durable.keep_pubrel(client, packet_id) {
+    pub(crate) fn on_pubrel(&mut self, slot: u32, packet_id: u16) {
+        let Self { cx, sessions, log, .. } = self;
+        let Some(client) = sessions.get_mut(slot).expected() else { return };
+        let (session, connection) = (client.key, client.connection);
+        if !log.as_mut().is_some_and(|log| log.note_pubrel(session, connection, packet_id)) {
             client.session.on_pubrel(packet_id);
             client.mark_dirty(cx);
         }
     }
 
+    /// A PUBREL is written down: PUBCOMP.
+    pub(crate) fn complete_incoming(
+        &mut self,
+        (session, connection): (SessionKey, u64),
+        packet_id: u16,
+        serial: u64,
+    ) {
+        let Self { cx, sessions, log: Some(log), .. } = self else { return };
+        let Some(slot) = sessions.slot_of(session) else { return };
+        log.forget_received(slot, packet_id, serial);
+        if log.kept.serial_of(slot, packet_id).is_some() {
+            // A repeated PUBREL: the packet id has a new publish by now.
+            return;
+        }
+        let Some(client) = sessions.get_mut(slot) else { return };
+        if client.connection == connection {
+            client.session.on_pubrel(packet_id);
+            client.mark_dirty(cx);
+        } else {
+            // The next connection asks for itself, and may use the packet id for something else.
+            client.session.incoming.release(packet_id);
+        }
+    }
+
+    /// Answers for one place of a publish, to a publisher here or on another shard.
+    pub(crate) fn confirm(&mut self, confirm: Confirm, reason: Reason) {
+        if confirm.publisher.shard() == self.cx.id {
+            self.on_confirmed(confirm, reason, None);
+        } else {
+            let mail = Mail::Confirmed { confirm, reason, refused: None };
+            self.cx.send(confirm.publisher.shard(), mail);
+        }
+    }
+
     pub(crate) fn on_confirmed(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         confirm: Confirm,
         reason: Reason,
         refused: Option<&Message>,
@@ -39,12 +63,13 @@ impl Sessions {
         if confirm.serial != 0 {
             // A journal out of service holds nothing, so the publisher hears nothing.
             if reason != Reason::IMPLEMENTATION_SPECIFIC_ERROR {
-                durable.on_handed_over(cx, self, confirm.serial, confirm.respondent);
+                self.on_handed_over(confirm.serial, confirm.respondent);
             }
             return;
         }
+        let Self { cx, sessions, .. } = self;
         // The session has ended since it published, or the publisher has none.
-        let Some(client) = self.at(confirm.publisher) else {
+        let Some(client) = sessions.at(confirm.publisher) else {
             return cx.on_confirmed_to_operator(&confirm, reason);
         };
         let mut reason = reason;
@@ -75,63 +100,25 @@ impl Sessions {
         }
         client.mark_dirty(cx);
     }
+
+    /// One more place has stored a message that was taken on.
+    fn on_handed_over(&mut self, serial: u64, respondent: Respondent) {
+        let confirm = self.log.as_mut().and_then(|log| log.handed_over(serial, respondent));
+        self.answer_handed_over(confirm);
+    }
+
+    /// Some: all places have stored what it asks about.
+    pub(crate) fn answer_handed_over(&mut self, confirm: Option<Confirm>) {
+        if let Some(confirm) = confirm {
+            self.on_confirmed(confirm, Reason::SUCCESS, None);
+        }
+    }
 }
 
 /// Why the connection ends if a publish was refused which nothing else reports.
 pub(crate) fn end_of_refused(link: &Link) -> Option<Ended> {
     let ended = if link.is_v5() { Ended::JournalFailed } else { Ended::Refused };
     link.has_refused().then_some(ended)
-}
-
-impl Client {
-    /// Deliveries are over that the client could not be sent.
-    pub(crate) fn note_given_up(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        given_up: Vec<(Dropped, Origin)>,
-    ) {
-        for (reason, origin) in given_up {
-            if reason == Dropped::Denied && durable.release_denied(cx, self, origin) {
-                // It is in flight until the client has answered.
-            } else if origin.serial != 0 && origin.group == 0 {
-                durable.finish_delivery(self, origin.serial);
-            } else {
-                // What rules keep from one member may be for another.
-                let is_done = reason != Dropped::Denied;
-                cx.notify_home(origin.group, origin.serial, is_done);
-            }
-            self.note_dropped(cx, reason);
-        }
-    }
-
-    /// Moves on what the session itself has, as far as there is room: resends and its queue.
-    pub(crate) fn pump(&mut self, cx: &mut Context, durable: &mut Durable) {
-        let metrics = &cx.metrics;
-        let mut given_up: Vec<(Dropped, Origin)> = Vec::new();
-        let before = self.session.link().map_or(0, |link| link.outbox.len());
-        let Self { session, grants, id, username, principal, rechecks, .. } = self;
-        let identity = Identity::new(id, username.as_deref()).with(principal.as_deref());
-        let may_have = |message: &Message| {
-            !*rechecks || grants.allows(identity, Action::Receive, message.topic())
-        };
-        session.pump(cx.now_ms, may_have, |outcome| match outcome {
-            Ok(sent) => metrics.count_sent(sent),
-            Err(reason) => given_up.push(reason),
-        });
-        let outgoing = &self.session.outgoing;
-        let waits = outgoing.queued() > 0 || outgoing.has_unsent() || outgoing.has_withheld();
-        self.rechecks &= waits;
-        let after = self.session.link().map_or(0, |link| link.outbox.len());
-        self.publish_load();
-        if !cx.flow.pauses.is_empty() {
-            self.check_pause(cx, durable.backlog(self));
-        }
-        if after > before {
-            self.mark_dirty(cx);
-        }
-        self.note_given_up(cx, durable, given_up);
-    }
 }
 
 impl Context {

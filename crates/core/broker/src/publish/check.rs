@@ -3,15 +3,15 @@
 use codec::{Publish, QoS, Reason, Violation};
 use policy::{Action, Identity, Manner};
 use session::{Inbound, Message, MessageParts, NEVER, Respondent};
+use storage::AppendError;
 use topic::Interested;
 
 use crate::Shard;
 use crate::deliver::copies::{Delivered, Keeping, Routed};
-use crate::log::{Durable, Promise, level_of};
+use crate::log::handovers::ToTakeOn;
+use crate::log::{Log, Promise, level_of};
 use crate::observe::spans::write_forwarded;
-use crate::pace::capacity::frees_room;
 use crate::parts::client::{Client, Pace};
-use crate::parts::groups::Groups;
 use crate::parts::notices::NoticeKind;
 use crate::parts::router::Audience;
 use crate::parts::sessions::Sessions;
@@ -21,6 +21,7 @@ use crate::publish::answer::end_of_refused;
 use crate::publish::in_streams::InStreams;
 use crate::state::Context;
 use crate::words::asked::Asked;
+use crate::words::clearing::frees_room;
 use crate::words::expected::Expected;
 use crate::words::input::OwnMemory;
 use crate::words::ledger::NOBODY;
@@ -92,10 +93,11 @@ impl Shard {
     /// A QoS 2 publish comes again while the first has not reached everybody: this connection
     /// waits for it, too.
     pub(crate) fn await_handover(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
-        let kept = self.durable.kept.get(slot);
-        let serial = kept.and_then(|kept| kept.received(publish.packet_id)).map(|r| r.serial);
-        if let Some(serial) = serial {
-            self.durable.await_handover(serial, asked);
+        if let Some(log) = &mut self.log
+            && let Some(serial) = log.kept.serial_of(slot, publish.packet_id)
+            && log.is_under_way(serial)
+        {
+            log.await_handover(serial, asked.ask(Respondent::HANDOVER));
         }
     }
 
@@ -128,10 +130,10 @@ impl Shard {
     /// What no journal keeps is refused by none: it waits for nobody, and a repetition is known at
     /// once.
     pub(crate) fn is_awaited(&mut self, message: &Message) -> bool {
-        !self.durable.has_journal()
+        self.log.is_none()
             || message.level() > 0
             || self.cx.shared.settings.rejects
-            || self.sessions.lacks_room_to_retain(&self.cx, message)
+            || self.lacks_room_to_retain(message)
             || !self.sessions.streams_for(message).is_empty()
     }
 
@@ -143,7 +145,7 @@ impl Shard {
         // cannot be refused any more.
         publish.qos == QoS::ExactlyOnce
             && message.level() > 0
-            && !self.sessions.lacks_room_to_retain(&self.cx, message)
+            && !self.lacks_room_to_retain(message)
             && !self.cx.shared.settings.rejects
             && self.sessions.get(slot).is_some_and(|client| client.is_kept)
     }
@@ -162,30 +164,46 @@ impl Shard {
         }
         let mut asked = self.sessions.ask_for(slot, publish);
         let confirm = asked.as_mut().map(|asked| asked.ask(Respondent::HANDOVER));
-        let message_for = (message, &places[..]);
-        let taken = self.durable.take_on(
-            &self.cx,
-            &mut self.sessions,
-            slot,
-            publish.packet_id,
-            message_for,
-            confirm,
-        );
-        let serial = match taken {
+        let serial = match self.take_on(slot, publish.packet_id, (message, &places), confirm) {
             Ok(serial) => serial,
             Err(error) => {
                 let reason = reason_of(&error);
                 return self.refuse_publish(slot, publish, message, reason);
             }
         };
-        if let Some(client) = self.sessions.get_mut(slot) {
-            client.session.incoming.insert(publish.packet_id);
-        }
-        let Delivered { mut pace, own, .. } =
-            self.sessions.deliver_kept(&mut self.cx, &mut self.durable, message, serial);
+        let Delivered { mut pace, own, .. } = self.deliver_kept(message, serial);
         self.queue_stored_answer(slot, publish, asked.as_mut());
-        pace.slow_to(self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, own));
+        pace.slow_to(self.deliver_own(message, own));
         Ok(pace)
+    }
+
+    /// Takes a QoS 2 publish of a kept session on, also for the streams at these places. Returns
+    /// its serial.
+    fn take_on(
+        &mut self,
+        slot: u32,
+        packet_id: u16,
+        (message, places): (&Message, &[u32]),
+        confirm: Option<Confirm>,
+    ) -> Result<u64, AppendError> {
+        let Self { cx, sessions, log: Some(log), .. } = self else {
+            return Err(AppendError::Closed);
+        };
+        let Some((client, router)) = sessions.with_index(slot).expected() else {
+            return Err(AppendError::Closed);
+        };
+        let own = ToTakeOn {
+            message,
+            packet_id,
+            mark: cx.topic_mark(Name::of(message)),
+            publisher: client.as_publisher(),
+            owner: client.charged.account(),
+            streams: (router.streams().set(), places),
+            confirm,
+        };
+        let serial = log.take_on(slot, &own, cx.now_ms)?;
+        client.session.incoming.insert(packet_id);
+        Ok(serial)
     }
 
     fn queue_answer(
@@ -300,7 +318,7 @@ impl Shard {
         }
         routed.matched |= goes_on;
         if goes_on || message.retain() {
-            self.durable.wait_in_line(&self.cx, slot, message, asked, false);
+            self.wait_in_line(slot, message, asked, false);
         }
         routed
     }
@@ -319,13 +337,7 @@ impl Shard {
             Some(serial) => Keeping::Kept(serial),
             None => Keeping::of_published(asked.as_deref()),
         };
-        let delivered = self.sessions.deliver_to_all(
-            &mut self.cx,
-            &mut self.durable,
-            message,
-            audience.subscriptions(),
-            keeping,
-        );
+        let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping);
         routed.matched |= delivered.matched;
         routed.pace.slow_to(delivered.pace);
         routed.own = delivered.own;
@@ -333,30 +345,15 @@ impl Shard {
             routed.refused = delivered.refused;
             return false;
         }
-        if let (Some(position), Some(asked)) = (delivered.kept, asked) {
+        if let (Some(position), Some(asked), Some(log)) = (delivered.kept, asked, &mut self.log) {
             let confirm = asked.ask(Respondent::OWN_JOURNAL);
-            self.durable.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+            log.promise(position, level_of(message.level()), Promise::Confirm(confirm));
         }
         true
     }
 }
 
 impl Sessions {
-    /// Delivers to the subscribers here what is in the journal.
-    pub(crate) fn deliver_kept(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        message: &Message,
-        serial: u64,
-    ) -> Delivered {
-        let mut audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
-        let (found, keeping) = (audience.subscriptions(), Keeping::Kept(serial));
-        let delivered = self.deliver_to_all(cx, durable, message, found, keeping);
-        self.router.keep(audience);
-        delivered
-    }
-
     /// A QoS 2 publish comes again for which other places have yet to answer: this connection waits
     /// for them, too.
     pub(crate) fn inherit(&mut self, slot: u32, publish: &Publish<'_>, asked: &mut Asked) {
@@ -411,36 +408,25 @@ impl Sessions {
             _ => Reason::SUCCESS,
         }
     }
+}
 
+impl Shard {
     /// The way of a message from the subscribers here to the groups and the other shards.
-    pub(crate) fn route_onward(
+    pub(super) fn route_onward(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
         message: &Message,
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let audience = self.router.audience(Name::topic_of(message), &mut cx.flow.work);
-        self.route_to_groups(
-            cx,
-            durable,
-            groups,
-            message,
-            audience.groups(),
-            asked.as_deref_mut(),
-            routed,
-        );
-        self.route_to_others(cx, message, audience.interested(), asked, routed);
-        self.router.keep(audience);
+        let topic = Name::topic_of(message);
+        let audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
+        self.route_to_groups(message, audience.groups(), asked.as_deref_mut(), routed);
+        self.route_to_others(message, audience.interested(), asked, routed);
+        self.sessions.router.keep(audience);
     }
 
-    pub(crate) fn route_to_groups(
+    pub(super) fn route_to_groups(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        groups: &mut Groups,
         message: &Message,
         matches: &[u32],
         mut asked: Option<&mut Asked>,
@@ -448,25 +434,24 @@ impl Sessions {
     ) {
         let mut over = 0;
         for group in matches {
-            if groups.is_over(*group) {
+            if self.groups.is_over(*group) {
                 over += 1;
                 continue;
             }
             routed.matched = true;
-            groups.deliver_to_group(cx, self, durable, *group, message, asked.as_deref_mut());
+            self.deliver_to_group(*group, message, asked.as_deref_mut());
         }
-        cx.flow.work.charge_for(Task::EmptyGroups(over));
+        self.cx.flow.work.charge_for(Task::EmptyGroups(over));
     }
 
-    pub(crate) fn route_to_others(
-        &self,
-        cx: &mut Context,
+    pub(super) fn route_to_others(
+        &mut self,
         message: &Message,
         interested: Interested,
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let mut others = interested.wants & !(1 << cx.id);
+        let mut others = interested.wants & !(1 << self.cx.id);
         routed.matched |= others != 0;
         while others != 0 {
             let shard = others.trailing_zeros() as u16;
@@ -477,41 +462,7 @@ impl Sessions {
             let is_awaited = |asked: &&mut Asked| promises || asked.confirm().serial != 0;
             let owner = self.owner_number(message, asked.as_deref());
             let confirm = asked.as_deref_mut().filter(is_awaited).map(|a| a.ask_shard(shard));
-            cx.send(shard, Mail::Publish { message: message.clone(), confirm, owner });
-        }
-    }
-
-    /// A message from another shard.
-    pub(crate) fn on_publish_mail(
-        &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
-        message: Message,
-        confirm: Option<Confirm>,
-        owner: u32,
-    ) {
-        if confirm.is_some() && durable.has_late_mail() {
-            durable.put_off_mail(Mail::Publish { message, confirm, owner });
-            return;
-        }
-        if durable.is_repetition(cx, confirm) {
-            cx.answer(confirm, Reason::SUCCESS, message);
-            return;
-        }
-        let delivered = self.deliver_mailed(cx, durable, &message, confirm, owner);
-        match (delivered.refused, delivered.kept, confirm) {
-            (Some(_), _, Some(_))
-                if delivered.lacks_journal && durable.waits_for_disk(cx, confirm) =>
-            {
-                durable.put_off_mail(Mail::Publish { message, confirm, owner });
-            }
-            (Some(reason), _, _) => cx.answer(confirm, reason, message),
-            (None, Some(position), Some(confirm)) => {
-                durable.note_seen(cx, Some(confirm));
-                durable.promise(position, level_of(message.level()), Promise::Confirm(confirm));
-            }
-            (None, ..) if delivered.matched => cx.answer(confirm, Reason::SUCCESS, message),
-            (None, ..) => cx.answer(confirm, Reason::NO_MATCHING_SUBSCRIBERS, message),
+            self.cx.send(shard, Mail::Publish { message: message.clone(), confirm, owner });
         }
     }
 }
@@ -532,7 +483,7 @@ fn is_v5(client: &Client) -> bool {
 pub(crate) fn check(
     client: &mut Client,
     cx: &mut Context,
-    durable: &Durable,
+    log: Option<&Log>,
     publish: &Publish<'_>,
     memory: OwnMemory<'_>,
 ) -> Result<Checked, Ended> {
@@ -540,7 +491,7 @@ pub(crate) fn check(
     cx.metrics.publish_bytes_received.add(publish.payload.len() as u64);
     cx.flow.work.charge(client.grants.topic_units());
     check_offered(client, publish).map_err(Ended::Violation)?;
-    let is_undone = publish.retain && durable.has_undone(client, publish.packet_id);
+    let is_undone = publish.retain && client.has_undone(log, publish.packet_id);
     let asks = client.grants.asks_service();
     let verdict = if asks { client.verdict_of(publish, cx) } else { None };
     let Client { scope, id, key, username, principal, grants, limits, session, .. } = client;
@@ -584,9 +535,9 @@ pub(crate) fn check(
             .map_or(NEVER, |secs| cx.now_ms + u64::from(secs) * 1000),
         publisher: key.as_u64(),
         author,
-        level: match durable.has_journal() {
-            true => cx.shared.settings.level_of(topic, limits.durability),
-            false => 0,
+        level: match log {
+            Some(_) => cx.shared.settings.level_of(topic, limits.durability),
+            None => 0,
         },
         scope: scope.number(),
     };

@@ -6,6 +6,8 @@ use session::{Message, Respondent};
 use crate::Name;
 use crate::Shard;
 use crate::log::Promise;
+use crate::log::streams::ForStreams;
+use crate::parts::client::Client;
 use crate::parts::sessions::Sessions;
 use crate::parts::stream_index::{Asking, Places};
 use crate::words::asked::Asked;
@@ -67,20 +69,20 @@ impl Shard {
         let found = audience.subscriptions();
         let is_refused = asked.is_some()
             && self.cx.shared.settings.rejects
-            && self.sessions.anybody_refuses(&mut self.cx, &mut self.durable, message, found);
+            && self.anybody_refuses(message, found);
         let written = match is_refused {
             true => Err(Reason::QUOTA_EXCEEDED),
-            false => self
-                .durable
-                .keep_for_streams(&self.cx, &self.sessions, message, found, places)
-                .map_err(|error| reason_of(&error)),
+            false => {
+                let kept = self.keep_for_streams(message, found, places);
+                kept.map_err(|error| reason_of(&error))
+            }
         };
         self.sessions.router.keep(audience);
         match (written, asked) {
             (Ok((serial, position, level)), asked) => {
-                if let Some(asked) = asked {
+                if let (Some(asked), Some(log)) = (asked, &mut self.log) {
                     let confirm = asked.ask(Respondent::OWN_JOURNAL);
-                    self.durable.promise(position, level, Promise::Confirm(confirm));
+                    log.promise(position, level, Promise::Confirm(confirm));
                 }
                 Ok(InStreams { has_any: true, serial })
             }
@@ -89,6 +91,19 @@ impl Shard {
                 self.cx.metrics.stream_messages_unstored.add(places.len() as u64);
                 Ok(InStreams::default())
             }
+        }
+    }
+
+    /// Planted: what a stream has got already is stored again.
+    pub(super) fn store_again(&mut self, slot: Option<u32>, message: &Message) {
+        let places = self.sessions.streams_for(message);
+        let Self { cx, sessions, log: Some(log), .. } = self else { return };
+        let publisher = slot.and_then(|slot| sessions.get(slot)).map(Client::as_publisher);
+        let (owner, author) = (None, message.author());
+        let own = ForStreams { message, publisher, owner, author, places: &places };
+        if !places.is_empty() {
+            let set = sessions.router.streams().set();
+            let _ = log.store_for_streams(set, &own, false, cx.now_ms);
         }
     }
 }

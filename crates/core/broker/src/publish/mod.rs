@@ -3,4 +3,5 @@
 pub(crate) mod answer;
 pub(crate) mod check;
 pub(crate) mod in_streams;
+mod onward;
 pub(crate) mod route;

@@ -1,13 +1,16 @@
 //! A PUBLISH's way through the parts of a shard.
 
 use codec::{Publish, QoS, Reason};
-use session::Message;
+use session::{Message, Respondent};
+use storage::{AppendError, Position};
 
 use crate::deliver::copies::Routed;
+use crate::log::{Promise, level_of};
 use crate::parts::client::Pace;
 use crate::publish::check::Checked;
 use crate::publish::in_streams::InStreams;
 use crate::words::asked::Asked;
+use crate::words::expected::Expected;
 use crate::words::reasons::reason_of;
 use crate::{Ended, Name, Shard};
 
@@ -39,7 +42,7 @@ impl Shard {
                 return self.refuse_publish(slot, publish, &message, reason);
             }
         };
-        let disk = self.durable.pace_of_disk();
+        let disk = self.pace_of_disk();
         let mut pace = match self.is_taken_on(slot, publish, &message) {
             true => self.publish_taken(slot, publish, &message)?,
             false => self.publish_now(slot, publish, &message)?,
@@ -58,7 +61,7 @@ impl Shard {
     ) -> Result<Pace, Ended> {
         let mut undone = None;
         if publish.dup && publish.retain {
-            match self.durable.note_sent_again(&self.cx, &mut self.sessions, slot, message, 0) {
+            match self.note_sent_again(slot, message, 0) {
                 Ok(position) => undone = position,
                 Err(error) => {
                     let reason = reason_of(&error);
@@ -73,12 +76,12 @@ impl Shard {
         };
         let routed = self.route_in_turn(slot, message, asked.as_mut());
         if undone.is_some() && routed.refused.is_none() {
-            self.durable.await_undone(undone, message, asked.as_mut());
+            self.await_undone(undone, message, asked.as_mut());
         }
         let answered = self.answer_routed(slot, publish, message, (&routed, asked.as_mut()));
         let Routed { mut pace, own, .. } = routed;
         if own.is_some() {
-            pace.slow_to(self.sessions.deliver_own(&mut self.cx, &mut self.durable, message, own));
+            pace.slow_to(self.deliver_own(message, own));
         }
         answered.map(|()| pace)
     }
@@ -113,30 +116,46 @@ impl Shard {
         mut asked: Option<&mut Asked>,
     ) {
         // Now it stands in the place of those behind it, until they come again.
-        let durable = self.durable.kept.get(slot);
-        let own = durable.and_then(|durable| durable.received(publish.packet_id));
-        match self.durable.note_sent_again(
-            &self.cx,
-            &mut self.sessions,
-            slot,
-            message,
-            own.map_or(0, |own| own.serial),
-        ) {
-            Ok(undone) => self.durable.await_undone(undone, message, asked.as_deref_mut()),
+        let log = self.log.as_ref();
+        let own = log.and_then(|log| log.kept.serial_of(slot, publish.packet_id));
+        match self.note_sent_again(slot, message, own.unwrap_or_default()) {
+            Ok(undone) => self.await_undone(undone, message, asked.as_deref_mut()),
             // It comes again with the next connection.
             Err(_) => self.cx.doomed.push((slot, Ended::JournalFailed)),
         }
-        if self.durable.would_overtake(&self.cx, slot, message) {
-            return self.durable.wait_in_line(&self.cx, slot, message, asked, true);
+        if self.would_overtake(slot, message) {
+            return self.wait_in_line(slot, message, asked, true);
         }
-        self.retained.retain_or_wait(
-            &mut self.cx,
-            &mut self.sessions,
-            &mut self.durable,
-            message,
-            asked,
-            &mut Routed::default(),
-        );
+        self.retain_or_wait(message, asked, &mut Routed::default());
+    }
+
+    /// A retained publish comes again, and stands in the place of what its client has retained on
+    /// the topic since, above the serial `above`. Returns what its acknowledgement has to wait for.
+    #[cold]
+    fn note_sent_again(
+        &mut self,
+        slot: u32,
+        message: &Message,
+        above: u64,
+    ) -> Result<Option<Position>, AppendError> {
+        let own = (slot, self.cx.topic_mark(Name::of(message)));
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return Ok(None) };
+        client.session.incoming.note_sent_again();
+        let Some(log) = &mut self.log else { return Ok(None) };
+        log.note_sent_again(own, message.level(), above)
+    }
+
+    /// The acknowledgement waits for the facts about those that the message has replaced.
+    fn await_undone(
+        &mut self,
+        undone: Option<Position>,
+        message: &Message,
+        asked: Option<&mut Asked>,
+    ) {
+        if let (Some(position), Some(asked), Some(log)) = (undone, asked, &mut self.log) {
+            let confirm = asked.ask(Respondent::UNDONE);
+            log.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+        }
     }
 
     /// Sends a message of a client on its way, not before older ones of its topic.
@@ -147,7 +166,7 @@ impl Shard {
         message: &Message,
         asked: Option<&mut Asked>,
     ) -> Routed {
-        if self.durable.would_overtake(&self.cx, slot, message) {
+        if self.would_overtake(slot, message) {
             return self.route_behind(slot, message, asked);
         }
         self.route(message, asked)
@@ -176,24 +195,10 @@ impl Shard {
         if self.route_here(message, &mut audience, (asked.as_deref_mut(), stored), &mut routed) {
             if !audience.groups().is_empty() {
                 let asked = asked.as_deref_mut();
-                self.sessions.route_to_groups(
-                    &mut self.cx,
-                    &mut self.durable,
-                    &mut self.groups,
-                    message,
-                    audience.groups(),
-                    asked,
-                    &mut routed,
-                );
+                self.route_to_groups(message, audience.groups(), asked, &mut routed);
             }
             if audience.interested().wants & !(1 << self.cx.id) != 0 {
-                self.sessions.route_to_others(
-                    &mut self.cx,
-                    message,
-                    audience.interested(),
-                    asked,
-                    &mut routed,
-                );
+                self.route_to_others(message, audience.interested(), asked, &mut routed);
             }
         }
         self.sessions.router.keep(audience);
@@ -213,8 +218,7 @@ impl Shard {
         let stored = stored.inspect_err(|reason| routed.refused = Some(*reason)).ok()?;
         if message.retain() {
             let is_awaited = asked.is_some();
-            let Self { cx, sessions, durable, retained, .. } = self;
-            retained.retain(cx, sessions, durable, message, asked, routed);
+            self.retain(message, asked, routed);
             if routed.refused.is_some() && is_awaited {
                 // The publisher is notified and sends it again: nobody is to get it twice.
                 return None;

@@ -3,31 +3,28 @@
 //! A page is asked for only when the subscriber has room for it, so that a subscription to a
 //! million retained messages neither floods its outbox nor holds up anybody else.
 
-use crate::Shard;
-use crate::log::Durable;
-use crate::parts::retained::{PAGE_MESSAGES, Retained, has_wildcard};
-use crate::parts::sessions::Sessions;
-use crate::state::Context;
 use std::sync::Arc;
 
 use codec::{QoS, Reason, RetainHandling, SubscribeOptions};
+use policy::Action;
 use session::{Account, Delivery, Message, Respondent, Sent, Terms};
 use topic::Subscription;
 
-use crate::deliver::copies::Routed;
-use crate::deliver::copies::identifiers_of;
-use crate::log::unlogged;
-use crate::pace::capacity::frees_room;
+use crate::Shard;
+use crate::deliver::copies::{Routed, identifiers_of};
+use crate::deliver::kept::unlogged;
+use crate::log::facts::Origin;
 use crate::parts::client::{AskedPage, Client, Extras};
 use crate::parts::notices::Subject;
+use crate::parts::retained::{PAGE_MESSAGES, has_wildcard};
 use crate::words::asked::Asked;
+use crate::words::clearing::frees_room;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
 use crate::words::options;
 use crate::words::reasons::reason_of;
 use crate::words::record_location::RecordLocation;
 use crate::{Confirm, Mail, Name, RetainedQuery, Scope};
-use policy::Action;
 
 /// Bytes that a subscriber may have in its outbox when the next page is asked for. More would keep
 /// a worker busy with one subscriber while others wait.
@@ -74,11 +71,7 @@ impl Shard {
             terms = unlogged(terms);
             if client.session.has_window() {
                 let message = message.clone();
-                return self.durable.dispatch_aside(
-                    &mut self.cx,
-                    client,
-                    Delivery { message, terms },
-                );
+                return self.dispatch_aside(slot, Delivery { message, terms });
             }
         }
         client.drop_expired(&mut self.cx);
@@ -90,58 +83,50 @@ impl Shard {
 
     /// Removes some of the retained messages that have expired.
     pub(crate) fn sweep_retained(&mut self) {
-        let now_ms = self.cx.now_ms;
-        for message in self.retained.look_for_expired(now_ms) {
-            if let Some(old) = self.retained.remove(Name::of(&message), &self.cx.effects) {
+        for message in self.retained.look_for_expired(self.cx.now_ms) {
+            let old = self.retained.remove(Name::of(&message), &self.cx.effects);
+            if let (Some(old), Some(log)) = (old, &mut self.log) {
                 // It is expired in the next life, too, so nothing has to say so.
-                self.durable.release_place(old);
+                log.release(old);
             }
         }
     }
-}
 
-impl Retained {
     /// Sends a message to the home of its topic, which keeps it.
     pub(crate) fn retain(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        durable: &mut Durable,
         message: &Message,
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let home = cx.shared.shard_of_topic(Name::of(message));
-        if home == cx.id {
-            return self.retain_at_home(cx, sessions, durable, message, asked, routed);
+        let home = self.cx.shared.shard_of_topic(Name::of(message));
+        if home == self.cx.id {
+            return self.retain_at_home(message, asked, routed);
         }
         // Its home is asked when it writes the message down, or when the store is about full.
-        let is_kept = durable.has_journal() && message.level() > 0;
-        let asked = asked.filter(|_| is_kept || sessions.lacks_room_to_retain(cx, message));
+        let is_kept = self.log.is_some() && message.level() > 0;
+        let asked = asked.filter(|_| is_kept || self.lacks_room_to_retain(message));
         let confirm = asked.map(|asked| asked.ask(Respondent::RETAINED));
-        let owner = sessions.owner_of(message).cloned();
-        cx.send(home, Mail::Retain { message: message.clone(), confirm, owner });
+        let owner = self.sessions.owner_of(message).cloned();
+        self.cx.send(home, Mail::Retain { message: message.clone(), confirm, owner });
     }
 
     fn retain_at_home(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        durable: &mut Durable,
         message: &Message,
         mut asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
         // What stands before it here must not be overtaken.
-        let is_late = durable.has_late_mail();
+        let is_late = self.has_late_mail();
         if let Some(asked) = asked.as_deref_mut()
             && (is_late || asked.confirm().serial != 0)
         {
-            return self.retain_here(cx, sessions, durable, message, asked);
+            return self.retain_here(message, asked);
         }
-        let owner = sessions.owner_of(message).cloned();
+        let owner = self.sessions.owner_of(message).cloned();
         let confirm = asked.as_deref_mut().map(|asked| asked.ask(Respondent::RETAINED));
-        let kept = self.keep_retained(cx, durable, message, confirm, owner.as_ref());
+        let kept = self.keep_retained(message, confirm, owner.as_ref());
         if let Some(asked) = asked.filter(|_| kept != Ok(true)) {
             asked.take_back(Respondent::RETAINED);
         }
@@ -152,86 +137,125 @@ impl Retained {
     /// home be here and have no room for a moment, it waits there.
     pub(crate) fn retain_or_wait(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        durable: &mut Durable,
         message: &Message,
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let home = cx.shared.shard_of_topic(Name::of(message));
+        let home = self.cx.shared.shard_of_topic(Name::of(message));
         match asked {
-            Some(asked) if home == cx.id => self.retain_here(cx, sessions, durable, message, asked),
-            asked => self.retain(cx, sessions, durable, message, asked, routed),
+            Some(asked) if home == self.cx.id => self.retain_here(message, asked),
+            asked => self.retain(message, asked, routed),
         }
     }
 
-    fn retain_here(
+    fn retain_here(&mut self, message: &Message, asked: &mut Asked) {
+        let owner = self.sessions.owner_of(message).cloned();
+        let confirm = Some(asked.ask(Respondent::RETAINED));
+        self.on_retain_mail(message.clone(), confirm, owner);
+    }
+
+    /// A message to be retained. One that is mailed again must not replace what came after it.
+    pub(crate) fn on_retain_mail(
         &mut self,
-        cx: &mut Context,
-        sessions: &mut Sessions,
-        durable: &mut Durable,
-        message: &Message,
-        asked: &mut Asked,
+        message: Message,
+        confirm: Option<Confirm>,
+        owner: Option<Arc<Account>>,
     ) {
-        let owner = sessions.owner_of(message).cloned();
-        durable.on_retain_mail(
-            cx,
-            self,
-            message.clone(),
-            Some(asked.ask(Respondent::RETAINED)),
-            owner,
-        );
+        if confirm.is_some() && self.has_late_mail() {
+            return self.put_off_mail(Mail::Retain { message, confirm, owner });
+        }
+        let serial = confirm.map_or(0, |confirm| confirm.serial);
+        let source = confirm.map_or(0, |confirm| self.cx.source_of(confirm, 1));
+        if self.log.as_ref().is_some_and(|log| log.has_seen(source, serial)) {
+            return self.cx.answer(confirm, Reason::SUCCESS, message);
+        }
+        let has_room = self.retained.has_room_for(&message, owner.as_ref(), &self.cx.effects);
+        let is_clear = message.payload().is_empty();
+        match self.keep_retained(&message, confirm, owner.as_ref()) {
+            // One that was taken on, and one that only has to wait for the next segment.
+            Err(_) if has_room && confirm.is_some() && self.waits_for_disk(confirm) => {
+                return self.put_off_mail(Mail::Retain { message, confirm, owner });
+            }
+            Err(reason) => self.cx.answer(confirm, reason, message),
+            Ok(false) => self.cx.answer(confirm, Reason::SUCCESS, message),
+            Ok(true) => {}
+        }
+        if let Some(log) = &mut self.log {
+            log.note_seen(source, serial);
+            if serial != 0 && is_clear {
+                log.write_seen(source);
+            }
+        }
     }
 
     /// Keeps, replaces or clears a retained message (MQTT-3.3.1-5, MQTT-3.3.1-6). True: `confirm`
     /// is answered when it is written down. Err: why it was not kept.
     pub(crate) fn keep_retained(
         &mut self,
-        cx: &mut Context,
-        durable: &mut Durable,
         message: &Message,
         confirm: Option<Confirm>,
         owner: Option<&Arc<Account>>,
     ) -> Result<bool, Reason> {
-        let topic = message.topic();
         if message.payload().is_empty() {
-            return self.clear_retained(cx, durable, message, confirm);
+            return self.clear_retained(message, confirm);
         }
-        if !self.has_room_for(message, owner, &cx.effects)
-            || durable.has_late_retained(Name::of(message))
+        let Self { cx, retained, log, .. } = self;
+        let name = Name::of(message);
+        if !retained.has_room_for(message, owner, &cx.effects)
+            || log.as_ref().is_some_and(|log| log.has_late_retained(name))
         {
             cx.metrics.retained_refused.add(1);
-            let subject =
-                Subject::RetainedRefused { scope: Scope::of(message), topic: topic.into() };
-            cx.note_of_shard(subject, 1);
+            let (scope, topic) = (Scope::of(message), message.topic().into());
+            cx.note_of_shard(Subject::RetainedRefused { scope, topic }, 1);
             return Err(Reason::QUOTA_EXCEEDED);
         }
-        let place = match durable.write_retained(cx, message, confirm, owner) {
-            Ok(place) => place,
-            Err(error) => return Err(reason_of(&error)),
+        let taken = confirm.filter(|confirm| confirm.serial != 0);
+        let origin = taken.map(|it| Origin { source: cx.source_of(it, 1), serial: it.serial });
+        let place = match log {
+            Some(log) => log.write_retained(message, origin, confirm, owner),
+            None => Ok(RecordLocation::NOWHERE),
         };
-        if let Some(old) = self.insert(message, place, owner, &cx.effects) {
+        let place = place.map_err(|error| reason_of(&error))?;
+        let old = retained.insert(message, place, owner, &cx.effects);
+        if let (Some(old), Some(log)) = (old, log) {
             match place.is_some() {
-                true => durable.release_place(old),
-                false => durable.unwrite_retained(message, old),
+                true => log.release(old),
+                false => log.unwrite_retained(message, old),
             }
         }
         Ok(place.is_some() && confirm.is_some())
     }
-}
 
-impl Sessions {
+    /// Where there is nothing to clear, the acknowledgement waits for the journal all the same:
+    /// what is repeated here may not be committed yet.
+    fn clear_retained(
+        &mut self,
+        message: &Message,
+        confirm: Option<Confirm>,
+    ) -> Result<bool, Reason> {
+        let Self { cx, retained, log, .. } = self;
+        let name = Name::of(message);
+        let is_written = retained.place_of(name).is_some_and(RecordLocation::is_some);
+        let answers_later = match log {
+            Some(log) => log.clear_retained(message, is_written, confirm),
+            None => Ok(false),
+        };
+        let answers_later = answers_later.map_err(|error| reason_of(&error))?;
+        if let (Some(old), Some(log)) = (retained.remove(name, &cx.effects), log) {
+            log.release(old);
+        }
+        Ok(answers_later)
+    }
+
     /// May it be refused where its topic has its home? Then its publisher waits for the word.
-    pub(crate) fn lacks_room_to_retain(&self, cx: &Context, message: &Message) -> bool {
+    pub(crate) fn lacks_room_to_retain(&self, message: &Message) -> bool {
         if !message.retain() || frees_room(message) {
             return false;
         }
-        let bytes = message.heap_bytes() as u64;
-        cx.shared.lacks_room_to_retain(1, bytes)
-            || self
-                .owner_of(message)
-                .is_some_and(|owner| cx.shared.lacks_room_to_retain_for(owner, bytes))
+        let (shared, bytes) = (&self.cx.shared, message.heap_bytes() as u64);
+        let owner = self.sessions.owner_of(message);
+        shared.lacks_room_to_retain(1, bytes)
+            || owner.is_some_and(|owner| shared.lacks_room_to_retain_for(owner, bytes))
     }
 
     /// The account that is charged for the bytes of a message in a journal, by its number. Without
@@ -241,33 +265,13 @@ impl Sessions {
         match asked {
             Some(asked) => asked.confirm().owner,
             None if message.level() == 0 || message.qos() == QoS::AtMostOnce => NOBODY,
-            None => self.owner_of(message).map_or(NOBODY, |owner| owner.number()),
+            None => self.sessions.owner_of(message).map_or(NOBODY, |owner| owner.number()),
         }
-    }
-}
-
-impl Retained {
-    /// Where there is nothing to clear, the acknowledgement waits for the journal all the same:
-    /// what is repeated here may not be committed yet.
-    fn clear_retained(
-        &mut self,
-        cx: &Context,
-        durable: &mut Durable,
-        message: &Message,
-        confirm: Option<Confirm>,
-    ) -> Result<bool, Reason> {
-        let is_written = self.place_of(Name::of(message)).is_some_and(RecordLocation::is_some);
-        let answers_later = durable
-            .clear_retained(message, is_written, confirm)
-            .map_err(|error| reason_of(&error))?;
-        if let Some(old) = self.remove(Name::of(message), &cx.effects) {
-            durable.release_place(old);
-        }
-        Ok(answers_later)
     }
 
     /// Asks for the retained messages of a filter from the beginning.
-    fn ask_retained(&mut self, cx: &mut Context, client: &mut Client, filter: &str) {
+    fn ask_retained(&mut self, slot: u32, filter: &str) {
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
         let (subscriber, scope) = (client.key, client.scope);
         let extras = client.extras();
         extras.retained_asks = extras.retained_asks.wrapping_add(1);
@@ -281,24 +285,26 @@ impl Retained {
             after: None,
         };
         if has_wildcard(filter) {
-            for home in 0..cx.shared.shard_count {
-                self.ask_page(cx, client, RetainedQuery { home, ..query.clone() });
+            for home in 0..self.cx.shared.shard_count {
+                self.ask_page(slot, RetainedQuery { home, ..query.clone() });
             }
         } else {
-            let home = cx.shared.shard_of_topic(Name::new(scope, filter));
-            self.ask_page(cx, client, RetainedQuery { home, ..query });
+            let home = self.cx.shared.shard_of_topic(Name::new(scope, filter));
+            self.ask_page(slot, RetainedQuery { home, ..query });
         }
     }
 
-    fn ask_page(&mut self, cx: &mut Context, client: &mut Client, mut query: RetainedQuery) {
-        query.page = self.next_page();
+    fn ask_page(&mut self, slot: u32, mut query: RetainedQuery) {
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
+        query.page = self.retained.next_page();
         let asked = AskedPage { number: query.page, filter: Some(query.filter.clone()) };
         client.extras().retained_asked.push(asked);
-        cx.send(query.home, Mail::QueryRetained(Box::new(query)));
+        self.cx.send(query.home, Mail::QueryRetained(Box::new(query)));
     }
 
     /// Asks for further pages while the subscriber has room.
-    pub(crate) fn ask_next_page(&mut self, cx: &mut Context, client: &mut Client) {
+    pub(crate) fn ask_next_page(&mut self, slot: u32) {
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
         let is_calm = client
             .session
             .link()
@@ -311,19 +317,21 @@ impl Retained {
             return;
         }
         if let Some(query) = extras.retained_next.pop() {
-            return self.ask_page(cx, client, query);
+            return self.ask_page(slot, query);
         }
-        while let Some(filter) = client.next_wanted() {
-            self.ask_retained(cx, client, &filter);
+        while let Some(filter) = self.sessions.get_mut(slot).and_then(Client::next_wanted) {
+            self.ask_retained(slot, &filter);
         }
-        client.drop_extras_if_unused();
+        if let Some(client) = self.sessions.get_mut(slot) {
+            client.drop_extras_if_unused();
+        }
     }
 }
 
 impl Client {
     /// A SUBSCRIBE decides on the retained messages of its filter, those included that an earlier
     /// one has asked for and that are still to be sent. They are once there is room for them
-    /// ([`Retained::ask_next_page`]), with the options of the subscription that there is then.
+    /// ([`Shard::ask_next_page`]), with the options of the subscription that there is then.
     /// `is_other`: these have changed.
     pub(crate) fn handle_retained(
         &mut self,

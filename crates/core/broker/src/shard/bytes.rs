@@ -5,15 +5,10 @@ use std::sync::Arc;
 use codec::{AckKind, Packet, Reason, Sender, Violation};
 use session::{Acked, NEVER, PauseReason, large_packet_len};
 
-use crate::log::Durable;
-use crate::parts::client::{Client, Pace};
+use crate::parts::client::Pace;
 use crate::parts::flow::{PAUSE_MS, SMALL_BYTES_MAX};
-use crate::parts::groups::Groups;
-use crate::parts::retained::Retained;
-use crate::parts::router::Router;
 use crate::parts::taken::Taken;
 use crate::publish::check::check;
-use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::input::{Input, Rest};
 use crate::words::settings::OUTBOX_BYTES_MIN;
@@ -61,7 +56,7 @@ impl Shard {
         // The topic is that of the latest PUBLISH.
         let (mut taken, mut topic) = (self.taken_from(slot, connection), "");
         while taken.bytes < bytes.len() && !self.cx.flow.work.is_spent() {
-            let Self { cx, sessions, durable, groups, .. } = self;
+            let Self { cx, sessions, log, groups, .. } = self;
             let found = sessions.with_index(slot).filter(|(c, _)| c.connection == connection);
             let Some((client, router)) = found else { break };
             let Some(link) = client.session.link() else { break };
@@ -88,11 +83,11 @@ impl Shard {
             };
             let outcome = if let Packet::Publish(publish) = packet {
                 let arrived = (publish, packet_len, bytes.len());
-                if client.has_to_come_later(cx, durable, groups, router, arrived, may_wait) {
+                if client.has_to_come_later(cx, log.as_deref(), groups, router, arrived, may_wait) {
                     break;
                 }
                 topic = publish.topic;
-                let checked = check(client, cx, durable, publish, memory);
+                let checked = check(client, cx, log.as_deref(), publish, memory);
                 checked.and_then(|checked| self.on_publish(slot, publish, checked))
             } else {
                 if may_wait && self.goes_on_later(slot, (packet, packet_len)) {
@@ -148,9 +143,7 @@ impl Shard {
         self.cx.metrics.count_received(first);
         match packet {
             Packet::Publish(_) => {}
-            Packet::Ack(ack) if ack.kind == AckKind::Pubrel => {
-                self.sessions.on_pubrel(&mut self.cx, &mut self.durable, slot, ack.packet_id)
-            }
+            Packet::Ack(ack) if ack.kind == AckKind::Pubrel => self.on_pubrel(slot, ack.packet_id),
             Packet::Ack(ack) => self.on_ack(slot, ack)?,
             Packet::Subscribe(subscribe) => {
                 self.on_subscribe(slot, subscribe)?;
@@ -193,20 +186,16 @@ impl Shard {
     }
 
     pub(crate) fn on_ack(&mut self, slot: u32, ack: &codec::Ack<'_>) -> Result<(), Ended> {
-        let Self { cx, sessions, durable, groups, retained, .. } = self;
-        let Some((client, router)) = sessions.with_index(slot).expected() else { return Ok(()) };
-        if ack.kind == AckKind::Pubrec && !ack.reason.is_error() && durable.keep_pubrec(client, ack)
-        {
+        let is_pubrec = ack.kind == AckKind::Pubrec && !ack.reason.is_error();
+        if is_pubrec && self.keep_pubrec(slot, ack.packet_id) {
             return Ok(());
         }
+        let Self { cx, sessions, .. } = self;
+        let Some(client) = sessions.get_mut(slot).expected() else { return Ok(()) };
         match client.session.on_ack(ack).map_err(Ended::Violation)? {
             Acked::Complete(origin) => {
-                if origin.serial != 0 && origin.group == 0 {
-                    durable.finish_delivery(client, origin.serial);
-                } else {
-                    cx.notify_home(origin.group, origin.serial, true);
-                }
-                pump(cx, client, router, durable, groups, retained);
+                self.finish_delivery(slot, origin, true);
+                self.pump(slot);
             }
             Acked::Release | Acked::Unknown | Acked::Mismatch => client.mark_dirty(cx),
         }
@@ -266,7 +255,7 @@ impl Shard {
             }
             if !is_large {
                 let filters = subscribe.filters.iter().map(|(filter, _)| filter);
-                return client.filters_wait(&mut self.cx, &self.durable, filters);
+                return client.filters_wait(&mut self.cx, self.log.as_deref(), filters);
             }
         }
         if !is_large {
@@ -288,27 +277,19 @@ impl Shard {
         self.sessions.link(slot, connection).map(|link| &mut link.inbox)
     }
 
-    /// Moves on what waits for a session, if there is one.
-    pub(crate) fn pump(&mut self, slot: u32) {
-        let Self { cx, sessions, durable, groups, retained, .. } = self;
-        if let Some((client, router)) = sessions.with_index(slot) {
-            pump(cx, client, router, durable, groups, retained);
-        }
-    }
-
     /// The driver has written `count` bytes of the outbox.
     pub fn on_written(&mut self, slot: u32, connection: u64, count: usize, now_ms: u64) {
-        let Self { cx, sessions, durable, groups, retained, .. } = self;
+        let Self { cx, sessions, log, .. } = self;
         cx.now_ms = now_ms;
         cx.metrics.bytes_sent.add(count as u64);
-        let Some((client, router)) = sessions.with_index(slot) else { return };
+        let Some(client) = sessions.get_mut(slot) else { return };
         if client.connection != connection {
             return;
         }
         if cx.tracing.is_some() {
             cx.trace_written(client, count);
         }
-        let has_queue = client.session.outgoing.queued() > 0 || durable.has_backlog(client);
+        let has_queue = client.session.outgoing.queued() > 0 || client.has_backlog(log.as_deref());
         let waits = has_queue
             || client.session.outgoing.has_unsent()
             || client.extras.is_some()
@@ -336,7 +317,7 @@ impl Shard {
             client.read_on_if_it_reads(cx);
         }
         if waits && is_empty {
-            pump(cx, client, router, durable, groups, retained);
+            self.pump(slot);
         }
         self.finish();
     }
@@ -360,28 +341,4 @@ impl Shard {
             client.change_read_pauses(&mut self.cx, |_| ());
         }
     }
-}
-
-/// Moves on what waits for a session: resends, its queue, pages of retained messages, the queues of
-/// its shared groups.
-fn pump(
-    cx: &mut Context,
-    client: &mut Client,
-    router: &mut Router,
-    durable: &mut Durable,
-    groups: &mut Groups,
-    retained: &mut Retained,
-) {
-    if !client.may_have_waiting(durable.has_backlog(client)) {
-        return;
-    }
-    client.pump(cx, durable);
-    while durable.supply_in_flight(cx, client, router) || durable.dispatch_unlogged(cx, client) {
-        client.pump(cx, durable);
-    }
-    durable.pump_backlog(cx, client, router);
-    if client.extras.is_some() {
-        retained.ask_next_page(cx, client);
-    }
-    groups.pull_for(cx, client, durable);
 }

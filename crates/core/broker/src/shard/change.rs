@@ -5,9 +5,7 @@ use session::{Message, MessageParts, NEVER};
 
 use crate::Shard;
 use crate::deliver::copies::Routed;
-use crate::log::Durable;
 use crate::parts::client::Client;
-use crate::state::Context;
 use crate::words::asked::Asked;
 use crate::words::command::{Publication, Whom};
 use crate::words::connect_request::address_of;
@@ -19,14 +17,7 @@ impl Shard {
     pub(crate) fn clear_unheard(&mut self, message: &Message, asked: &mut Asked) -> Routed {
         let mut routed = Routed::default();
         if message.retain() && message.payload().is_empty() {
-            self.retained.retain(
-                &mut self.cx,
-                &mut self.sessions,
-                &mut self.durable,
-                message,
-                Some(asked),
-                &mut routed,
-            );
+            self.retain(message, Some(asked), &mut routed);
         } else {
             routed.refused = Some(Reason::TOPIC_NAME_INVALID);
         }
@@ -49,10 +40,8 @@ impl Whom {
 }
 
 impl Publication {
-    pub(crate) fn message(&self, cx: &Context, durable: &Durable, scope: Scope) -> Message {
-        let now_ms = cx.now_ms;
-        let Self { topic, properties, payload, qos, retain, expiry_secs, durability } = self;
-        let level = durable.level_of(cx, topic, *durability);
+    pub(crate) fn message(&self, level: u8, scope: Scope, now_ms: u64) -> Message {
+        let Self { topic, properties, payload, qos, retain, expiry_secs, .. } = self;
         Message::new(&MessageParts {
             topic,
             properties,

@@ -3,10 +3,10 @@
 use codec::Reason;
 use session::{Awaited, Respondent};
 
-use crate::pace::capacity::frees_room;
 use crate::parts::client::Client;
 use crate::parts::publications::{PUBLICATIONS_MAX, Pending};
 use crate::words::asked::Asked;
+use crate::words::clearing::frees_room;
 use crate::words::command::{
     Answer, Command, PAGE_LOOKS, Publication, Swept, Wanted, Whom, rows_of,
 };
@@ -150,7 +150,8 @@ impl Shard {
     }
 
     pub(crate) fn on_publication(&mut self, ticket: u32, scope: Scope, publication: &Publication) {
-        let message = publication.message(&self.cx, &self.durable, scope);
+        let level = self.level_of(&publication.topic, publication.durability);
+        let message = publication.message(level, scope, self.cx.now_ms);
         let is_short = self.cx.shared.memory_is_short() && !frees_room(&message);
         if is_short || self.cx.publications.len() >= PUBLICATIONS_MAX {
             let answer = Answer::Published(Reason::QUOTA_EXCEEDED);
@@ -189,7 +190,7 @@ impl Shard {
     /// Ends the connections of those that are wanted.
     fn disconnect(&mut self, from: u32, wanted: &Wanted) -> Swept {
         let is_wanted = |client: &Client| {
-            client.is_connected() && wanted.admits(client, self.durable.queued(client))
+            client.is_connected() && wanted.admits(client, client.queued(self.log.as_deref()))
         };
         let (slots, swept) = self.sessions.slots_where(from, is_wanted);
         for slot in slots {
@@ -200,7 +201,7 @@ impl Shard {
 
     /// Those that are wanted forget what the authorization service has answered.
     fn forget_verdicts(&mut self, from: u32, wanted: &Wanted) -> Swept {
-        let is_wanted = |client: &Client| wanted.admits(client, self.durable.queued(client));
+        let is_wanted = |client: &Client| wanted.admits(client, client.queued(self.log.as_deref()));
         let (slots, swept) = self.sessions.slots_where(from, is_wanted);
         for slot in slots {
             if let Some(client) = self.sessions.get_mut(slot) {
@@ -241,7 +242,7 @@ impl Shard {
         if let Some(client) = self.sessions.get_mut(slot) {
             client.will = None;
         }
-        self.durable.forget_will(&mut self.sessions, slot);
+        self.forget_will(slot);
         if self.sessions.get(slot).is_some_and(|client| client.is_connected()) {
             self.end(slot, Ended::Administrative);
         }

@@ -70,7 +70,7 @@ impl Shard {
         };
         self.open(slot, connection, request, session_present);
         if self.cx.doomed.is_empty() {
-            self.durable.wait_for_ends(&mut self.sessions, slot);
+            self.wait_for_ends(slot);
             self.pump(slot);
         }
         if let Some(client) = self.sessions.get_mut(slot) {
@@ -207,12 +207,12 @@ impl Shard {
         self.cx.report(scope, event);
         // The fate of will and session (MQTT-3.1.2-8, MQTT-3.1.2-10, section 4.1).
         let now_ms = self.cx.now_ms;
-        self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
+        self.give_back(slot);
         let Some(client) = self.sessions.get_mut(slot) else { return };
         if ended == Ended::Client(Reason::NORMAL_DISCONNECTION) {
             client.will = None;
             client.recharge();
-            self.durable.forget_will(&mut self.sessions, slot);
+            self.forget_will(slot);
         }
         let Some(client) = self.sessions.get_mut(slot) else { return };
         if client.session_expiry_secs == 0 {
@@ -230,7 +230,7 @@ impl Shard {
         if client.will_due_ms() <= now_ms {
             self.publish_will(slot);
         }
-        self.durable.keep_detached(&mut self.sessions, slot, now_ms);
+        self.keep_detached(slot, now_ms);
         if let Some(client) = self.sessions.get_mut(slot) {
             client.arm_timer(&mut self.cx);
         }
@@ -240,8 +240,8 @@ impl Shard {
     /// (MQTT-3.1.3.2-2).
     pub(crate) fn end_session(&mut self, slot: u32) {
         self.publish_will(slot);
-        self.groups.give_back(&mut self.cx, &mut self.sessions, &mut self.durable, slot);
-        self.durable.forget_session(&mut self.cx, &mut self.sessions, slot);
+        self.give_back(slot);
+        self.forget_session(slot);
         let Some(client) = self.sessions.get_mut(slot) else { return };
         client.report_notices(&mut self.cx);
         for origin in client.session.outgoing.shared_in_flight() {
@@ -264,12 +264,13 @@ impl Shard {
         if is_denied {
             self.cx.metrics.publishes_denied.add(1);
             client.note_as(&mut self.cx, NoticeKind::Denied("will"), &will.topic, manner);
-            self.durable.forget_will(&mut self.sessions, slot);
+            self.forget_will(slot);
             return;
         }
-        let level = self.durable.level_of(&self.cx, &will.topic, client.limits.durability);
-        let publisher = (key.as_u64(), client.name().author());
-        let parts = will.parts(publisher, client.scope.number(), level, now_ms);
+        let (publisher, scope) = ((key.as_u64(), client.name().author()), client.scope);
+        let durability = client.limits.durability;
+        let level = self.level_of(&will.topic, durability);
+        let parts = will.parts(publisher, scope.number(), level, now_ms);
         let mut message = Message::new(&parts);
         self.cx.metrics.wills.add(1);
         // Who is there gets it.
@@ -280,11 +281,10 @@ impl Shard {
             }
             message = Message::new(&session::MessageParts { level: 0, ..parts });
         }
-        let Self { cx, sessions, durable, groups, retained, .. } = self;
-        if is_unkept || !durable.publish_kept_will(cx, sessions, groups, retained, slot, &message) {
+        if is_unkept || !self.publish_kept_will(slot, &message) {
             let routed = self.route_in_turn(slot, &message, None);
-            self.sessions.deliver_own(&mut self.cx, &mut self.durable, &message, routed.own);
-            self.durable.forget_will(&mut self.sessions, slot);
+            self.deliver_own(&message, routed.own);
+            self.forget_will(slot);
         }
     }
 
@@ -334,7 +334,7 @@ impl Shard {
         }
         if let Some(client) = self.sessions.get_mut(slot) {
             client.session.shrink();
-            if let Some(kept) = self.durable.kept.get_mut(slot) {
+            if let Some(kept) = self.log.as_mut().and_then(|log| log.kept.get_mut(slot)) {
                 kept.shrink();
             }
             client.report_notices(&mut self.cx);
@@ -409,7 +409,7 @@ impl Shard {
     fn look_at_will_again(&mut self, slot: u32) {
         let Some(client) = self.sessions.get_mut(slot) else { return };
         if client.will.is_some() && client.ask_about_known_will(&mut self.cx) {
-            self.durable.forget_will(&mut self.sessions, slot);
+            self.forget_will(slot);
         }
     }
 
@@ -438,7 +438,7 @@ impl Shard {
         self.cx.now_ms = now_ms;
         // From now on mail is dealt with as it comes, and first what has waited.
         self.cx.flow.work.stop();
-        self.sessions.finish_broadcasts(&mut self.cx, &mut self.durable);
+        self.finish_broadcasts();
         self.read_mail_on();
         for slot in self.sessions.slots() {
             if self.sessions.get(slot).is_some_and(|client| client.session.is_online()) {

@@ -63,65 +63,62 @@ impl Shard {
     /// Mail from a shard, in the order in which it was sent.
     pub fn on_mail(&mut self, mail: Mail, now_ms: u64) {
         self.cx.now_ms = now_ms;
-        let Self { cx, sessions, durable, groups, retained, .. } = self;
         match mail {
             Mail::Publish { message, confirm, owner } => {
-                sessions.on_publish_mail(cx, durable, message, confirm, owner);
+                self.on_publish_mail(message, confirm, owner);
             }
             Mail::Confirmed { confirm, reason, refused } => {
-                sessions.on_confirmed(cx, durable, confirm, reason, refused.as_ref());
+                self.on_confirmed(confirm, reason, refused.as_ref());
             }
             Mail::Congested { publisher, pause_ms, is_urgent } => {
                 let pace = Pace { pause_ms, is_urgent, is_filling: false };
-                if let Some(client) = sessions.at(publisher) {
-                    client.pause_as_publisher(cx, pace, false);
+                if let Some(client) = self.sessions.at(publisher) {
+                    client.pause_as_publisher(&mut self.cx, pace, false);
                 }
             }
             Mail::Retain { message, confirm, owner } => {
-                durable.on_retain_mail(cx, retained, message, confirm, owner);
+                self.on_retain_mail(message, confirm, owner);
             }
-            Mail::QueryRetained(query) => retained.on_query(query, &mut cx.effects),
+            Mail::QueryRetained(query) => self.retained.on_query(query, &mut self.cx.effects),
             Mail::Retained { query, messages: page, is_last: ends } => {
                 self.on_retained_page(*query, &page, ends)
             }
-            Mail::Join { group, member } => drop(groups.on_join(cx, sessions, &group, member)),
+            Mail::Join { group, member } => drop(self.on_join(&group, member)),
             Mail::Leave { group, member } => self.on_leave(group, member),
             Mail::Offer { group, member, message, way } => {
-                groups.on_offer(cx, sessions, durable, &group, member, message, way);
+                self.on_offer(&group, member, message, way);
             }
             Mail::Park { group, message, number, confirm } => {
-                groups.on_park(cx, sessions, durable, &group, (number, message), confirm);
+                self.on_park(&group, (number, message), confirm);
             }
-            Mail::Seen { serial } => {
-                durable.skip_serials(serial);
-            }
+            Mail::Seen { serial } => self.log.iter_mut().for_each(|log| log.skip_serials(serial)),
             Mail::GroupDone { group, serial } => self.on_group_done(group, serial),
-            Mail::GroupReturned { group, serial } => {
-                self.on_group_returned(group, serial);
-            }
+            Mail::GroupReturned { group, serial } => self.on_group_returned(group, serial),
             Mail::GroupDenied { group, message, way } => {
                 self.on_group_denied(&group, message, way);
             }
             Mail::Waiting { group, any } => self.on_waiting(group, any),
-            Mail::Pull { group } => groups.drain_group(cx, durable, group),
-            Mail::Online { group, member } => groups.on_online(group, member),
-            Mail::AskGrant { from, bytes } => cx.effects.windows().note_asked(from, bytes),
+            Mail::Pull { group } => self.drain_group(group),
+            Mail::Online { group, member } => self.groups.on_online(group, member),
+            Mail::AskGrant { from, bytes } => self.cx.effects.windows().note_asked(from, bytes),
             // Publishers that waited for that are read on, as many as there is room for.
             Mail::Grant { by, bytes } => {
-                cx.effects.windows().take(by, bytes);
+                self.cx.effects.windows().take(by, bytes);
                 while let Some((slot, connection)) = self.cx.effects.windows().next_waiting(by) {
                     self.read_on(slot, connection);
                 }
             }
-            Mail::Ask { from, number } => cx.send(from, Mail::Passed { by: cx.id, number }),
+            Mail::Ask { from, number } => {
+                self.cx.send(from, Mail::Passed { by: self.cx.id, number })
+            }
             Mail::Passed { by, number } => self.on_barrier_passed(by, number),
             Mail::Pause { subscriber, filter, bytes_min: bytes } => {
-                cx.on_pause(subscriber, filter, bytes)
+                self.cx.on_pause(subscriber, filter, bytes)
             }
             Mail::Resume { subscriber } => {
                 // One of this shard has ended already, and may have begun anew.
-                if subscriber.shard() != cx.id {
-                    cx.flow.pauses.end(subscriber);
+                if subscriber.shard() != self.cx.id {
+                    self.cx.flow.pauses.end(subscriber);
                 }
                 // One whose next publish is for a shard with a full window waits for that window.
                 while let Some((slot, connection)) = self.cx.next_resumed() {
@@ -162,6 +159,6 @@ impl Shard {
         if extras.retained_asked.is_empty() && extras.retained_next.is_empty() {
             extras.retained_fresh = Vec::new();
         }
-        self.retained.ask_next_page(&mut self.cx, client);
+        self.ask_next_page(slot);
     }
 }

@@ -4,7 +4,7 @@ use policy::{Action, ClientLocation, Grants, Identity};
 
 use crate::Shard;
 use crate::life::connect::SEQUENCES_PER_MS;
-use crate::log::Durable;
+use crate::log::Log;
 use crate::parts::client::Client;
 use crate::parts::groups::Group;
 use crate::parts::groups::Groups;
@@ -70,7 +70,7 @@ impl Shard {
                 within.is_none_or(|scope| group.name.scope == scope)
                     && self.cx.shared.shard_of_group(group.name.key) == self.cx.id
             });
-            rows.extend(own.map(|group| group_view(&self.durable, group)));
+            rows.extend(own.map(|group| group_view(self.log.as_deref(), group)));
             number += 1;
         }
         Page::of(rows, (number < end).then_some(number))
@@ -168,7 +168,7 @@ impl Shard {
         let looks_end = from.saturating_add(PAGE_LOOKS).min(end);
         while slot < looks_end && rows.len() < max as usize {
             let client =
-                self.sessions.get(slot).map(|client| (client, self.durable.queued(client)));
+                self.sessions.get(slot).map(|client| (client, client.queued(self.log.as_deref())));
             let client = client.filter(|(client, queued)| wanted.admits(client, *queued));
             rows.extend(client.map(|(client, queued)| view_of(client, queued)));
             slot += 1;
@@ -178,7 +178,7 @@ impl Shard {
 
     pub(crate) fn look_at_session(&self, client: Name<'_>) -> Option<Box<SessionView>> {
         let client = self.sessions.get(self.sessions.find(client)?)?;
-        let view = view_of(client, self.durable.queued(client));
+        let view = view_of(client, client.queued(self.log.as_deref()));
         Some(Box::new(SessionView { details: Some(details_of(client)), ..view }))
     }
 }
@@ -328,8 +328,9 @@ fn receiving(group: &Group) -> ReceiverView {
     }
 }
 
-fn group_view(durable: &Durable, group: &Group) -> GroupView {
-    let mut waiting = group.kept.map(|kept| durable.waiting_amount(kept)).unwrap_or_default();
+fn group_view(log: Option<&Log>, group: &Group) -> GroupView {
+    let kept = group.kept.zip(log).map(|(kept, log)| log.waiting_amount(kept));
+    let mut waiting = kept.unwrap_or_default();
     waiting.add(group.waiting_here());
     GroupView {
         scope: group.name.scope,

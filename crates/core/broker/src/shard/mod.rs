@@ -7,6 +7,8 @@ mod connections;
 mod exchange;
 pub(crate) mod gather;
 mod journal;
+mod late;
 mod look;
+pub(crate) mod restore;
 mod sweep;
 mod ticks;

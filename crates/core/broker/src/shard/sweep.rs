@@ -35,11 +35,7 @@ impl Shard {
                 level: message.level(),
                 scope: scope.number(),
             });
-            cleared += u32::from(
-                self.retained
-                    .keep_retained(&mut self.cx, &mut self.durable, &nothing, None, None)
-                    .is_ok(),
-            );
+            cleared += u32::from(self.keep_retained(&nothing, None, None).is_ok());
         }
         (messages.len() as u32, cleared)
     }

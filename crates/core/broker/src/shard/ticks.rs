@@ -30,8 +30,8 @@ impl Shard {
             || self.cx.effects.windows_read().has_requests()
             || self.cx.flow.barrier.has_question()
             || self.retained.has_pages_to_give()
-            || self.durable.has_unwritten()
-            || self.durable.journal().is_some_and(Journal::has_unplanned)
+            || self.log.as_ref().is_some_and(|log| log.has_unwritten())
+            || self.journal().is_some_and(Journal::has_unplanned)
     }
 
     /// Publishers that stand in a line though nothing is in their way. None do when all mail is
@@ -140,7 +140,9 @@ impl Shard {
         if self.sweeps_at_ms <= now_ms {
             self.sweeps_at_ms = now_ms + SWEEP_EVERY_MS;
             self.sweep_retained();
-            self.durable.fit_caches(&self.cx);
+            if let Some(log) = &mut self.log {
+                self.cx.metrics.log_cache_bytes.set(log.fit_caches());
+            }
             self.offer_denied_again();
             self.drain_groups();
             self.cx.report_shard_notices();
@@ -155,9 +157,10 @@ impl Shard {
         if has_portions || !self.cx.flow.inbox.is_empty() || self.cx.flow.work.has_line() {
             return 0;
         }
-        let journal = self.durable.journal().and_then(Journal::next_deadline);
+        let journal = self.journal().and_then(Journal::next_deadline);
         let timers = self.cx.timers.next_ms().unwrap_or(NEVER);
-        let sweeps = !self.cx.notices.is_empty() || self.durable.has_caches_to_fit();
+        let sweeps = !self.cx.notices.is_empty()
+            || self.log.as_ref().is_some_and(|log| log.has_caches_to_fit());
         let sweep_ms = if sweeps { self.sweeps_at_ms } else { NEVER };
         timers.min(journal.unwrap_or(NEVER)).min(self.cx.flow.pauses.look_ms()).min(sweep_ms)
     }
@@ -177,7 +180,7 @@ impl Shard {
             subacks: self.cx.flow.barrier.waiting_count(),
             windows: self.cx.effects.windows_read().waiting_count(),
             pauses: self.cx.flow.pauses.waiting_count(),
-            ..self.durable.waits()
+            ..self.log.as_ref().map(|log| log.waits()).unwrap_or_default()
         };
         for client in self.sessions.slots().filter_map(|slot| self.sessions.get(slot)) {
             let link = client.session.link();

@@ -11,8 +11,7 @@ use codec::QoS;
 use session::Message;
 
 use crate::Shard;
-use crate::parts::groups::{Group, Groups};
-use crate::state::Context;
+use crate::parts::groups::Group;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
 use crate::{GroupWay, Mail};
@@ -36,7 +35,7 @@ impl Shard {
         let mut left = RETRIES_MAX;
         for key in keys {
             left -= self.put_back_denied(key, left.min(RETRIES_PER_GROUP_MAX));
-            self.groups.drain_group(&mut self.cx, &mut self.durable, key);
+            self.drain_group(key);
         }
     }
 
@@ -49,43 +48,43 @@ impl Shard {
     ) {
         // The group may have ended while this was on its way.
         let Some(number) = self.groups.number(name.key) else { return };
-        let Some(group) = self.groups.get_mut(number).expected() else { return };
-        if way.serial == 0 {
+        if way.serial != 0 {
+            self.take_back(number, way.serial, true);
+            return;
+        }
+        if let Some(group) = self.groups.get_mut(number).expected() {
             group.wait(way.number, message, true, self.cx.now_ms);
-            group.keep_to_limits(&mut self.cx, &self.durable);
-        } else {
-            self.durable.take_back(&mut self.cx, group, way.serial, true);
+            group.keep_to_limits(&mut self.cx, self.log.as_deref());
         }
     }
 
     /// They stand with what waits for a member again.
     fn put_back_denied(&mut self, key: u64, most: usize) -> usize {
-        let Some(group) = self.groups.by_key_mut(key).expected() else { return 0 };
-        self.cx.drop_group_expired(group);
-        let count = group.put_back_denied(most, self.cx.now_ms);
-        count + group.kept.map_or(0, |kept| self.durable.put_back_denied(kept, most - count))
+        let Self { cx, groups, log, .. } = self;
+        let Some(group) = groups.by_key_mut(key).expected() else { return 0 };
+        cx.drop_group_expired(group);
+        let count = group.put_back_denied(most, cx.now_ms);
+        let kept = group.kept.zip(log.as_mut());
+        count + kept.map_or(0, |(kept, log)| log.put_back_denied(kept, most - count))
     }
 
     /// The keys of those at home with messages that no member with room may have.
     pub(crate) fn with_denied(&self) -> Vec<u64> {
+        let log = self.log.as_deref();
         let has_denied = |group: &&Group| {
-            !group.denied.is_empty() || group.kept.is_some_and(|kept| self.durable.has_denied(kept))
+            let kept = group.kept.zip(log);
+            !group.denied.is_empty() || kept.is_some_and(|(kept, log)| log.has_denied(kept))
         };
         let groups = self.groups.places.iter().map(|(_, group)| group);
         groups.filter(has_denied).map(|group| group.name.key).collect()
     }
 }
 
-impl Groups {
+impl Shard {
     /// The member's side: nobody with room may have the message.
-    pub(crate) fn put_off_denied(
-        &self,
-        cx: &mut Context,
-        number: u32,
-        message: &Message,
-        way: GroupWay,
-    ) {
-        let Some(name) = self.name(number).cloned().expected() else { return };
+    pub(super) fn put_off_denied(&mut self, number: u32, message: &Message, way: GroupWay) {
+        let Self { cx, groups, .. } = self;
+        let Some(name) = groups.name(number).cloned().expected() else { return };
         // Who had no room when the others were asked may have it.
         if !way.has_skipped || message.qos() == QoS::AtMostOnce {
             cx.note_group_dropped(&name, 1);
