@@ -25,6 +25,10 @@ use crate::source;
 const PACKAGE: &str = "quelea-broker";
 const FOLDER: &str = "broker";
 
+/// The crate with the tests of the shard, by the same names.
+const PACKAGE_OF_TESTS: &str = "quelea-rig";
+const FOLDER_OF_TESTS: &str = "rig";
+
 /// How long the tests of the shard may take: half a minute is usual on two cores. A program that
 /// takes longer hangs.
 const TESTS_MAX: Duration = Duration::from_secs(240);
@@ -38,7 +42,8 @@ const MEMORY_KIB_MAX: u64 = 8 * 1024 * 1024;
 
 /// Packages that depend on the change. Compiled incrementally they take seconds, not a minute,
 /// after a longer first time.
-const COMPILED_ANEW: [&str; 4] = ["quelea-broker", "quelea-driver", "quelea-streams", "quelea-sim"];
+const COMPILED_ANEW: [&str; 5] =
+    ["quelea-broker", "quelea-driver", "quelea-rig", "quelea-streams", "quelea-sim"];
 
 /// Kinds of worlds, and how many of each: first the kind that sees most.
 const WORLDS: [(&str, &str); 8] = [
@@ -101,7 +106,7 @@ pub fn faults(root: &Path) -> Result<Vec<String>> {
     let list = list()?;
     let folder = folder(root)?;
     let sources = sources(&folder)?;
-    let tests = source::files(&folder.join("tests"), &["rs"])?;
+    let tests = source::files(&folder_of_tests(root)?.join("tests"), &["rs"])?;
     let mut known = BTreeSet::new();
     let mut faults = Vec::new();
     for mutant in &list.mutants {
@@ -163,6 +168,11 @@ fn list() -> Result<List> {
 /// The folder of the crate that is changed.
 fn folder(root: &Path) -> Result<PathBuf> {
     source::crate_folder(root, FOLDER).with_context(|| format!("no folder of {PACKAGE}"))
+}
+
+fn folder_of_tests(root: &Path) -> Result<PathBuf> {
+    let folder = source::crate_folder(root, FOLDER_OF_TESTS);
+    folder.with_context(|| format!("no folder of {PACKAGE_OF_TESTS}"))
 }
 
 fn sources(folder: &Path) -> Result<Vec<source::File>> {
@@ -264,12 +274,12 @@ impl Copy {
     }
 
     fn look_with_tests(&self) -> Result<Outcome> {
-        let arguments = ["test", "-p", PACKAGE, "--test", "shard", "--no-run"];
+        let arguments = ["test", "-p", PACKAGE_OF_TESTS, "--test", "shard", "--no-run"];
         let program = match self.build(&arguments)? {
             Ok(said) => program_in(&said).context("cargo does not say where the tests are")?,
             Err(why) => return Ok(Outcome::Useless(why)),
         };
-        let ended = end_of(&program, &[], &folder(&self.tree)?, TESTS_MAX)?;
+        let ended = end_of(&program, &[], &folder_of_tests(&self.tree)?, TESTS_MAX)?;
         let red = red_tests(&ended.output);
         Ok(match ended.status {
             Some(status) if status.success() => Outcome::Green,

@@ -4,14 +4,11 @@
 //! `cargo run --profile quick -p quelea-broker --example longest_turn -- [SIZE]` (default 100,000)
 //! prints for each kind of work the longest call, and how many calls it took in all.
 
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-
 use std::time::{Duration, Instant};
 
 use broker::{ConnectRequest, Durability, Limits, Settings};
-use lab::{Conn, Lab, persistent, publish, request, with_limits};
 use policy::Access;
+use rig::{Conn, Lab, persistent, publish, request, with_limits};
 
 /// Filters of one SUBSCRIBE or UNSUBSCRIBE.
 const FILTERS_PER_PACKET: usize = 10_000;

@@ -5,9 +5,6 @@
 //! shards, clients and messages, so all that differs is what threads cost each other. Three of four
 //! messages cross to another shard, as with pairs anywhere. Take care that so many cores are idle.
 
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
@@ -15,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use broker::{Mail, Shard, ShardId};
 use codec::Version;
-use lab::{Lab, of_version, publish};
 use mimalloc::MiMalloc;
+use rig::{Lab, of_version, publish};
 
 /// That of the server, because threads free each other's messages.
 #[global_allocator]

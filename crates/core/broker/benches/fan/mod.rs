@@ -1,13 +1,10 @@
 //! A shard with one publisher and many subscribers, for benchmarks and instruction counts.
 
-#[path = "../../tests/lab/mod.rs"]
-pub(crate) mod lab;
-
 use std::hint::black_box;
 
 use broker::Shard;
 use codec::Version;
-use lab::{Lab, of_version, publish};
+use rig::{Lab, of_version, publish};
 
 /// Nobody is to wait for the next turn.
 const UNITS_PER_TURN: u32 = 10_000;

@@ -11,7 +11,7 @@ use broker::{ConnectRequest, Durability, Scope, Settings, Shard, ShardId};
 use codec::Version;
 
 use crate::disk::Disk;
-use crate::fan::lab::{Lab, of_version, persistent, publish, request};
+use rig::{Lab, of_version, persistent, publish, request};
 
 const TOPIC: &str = "sensors/1/temperature";
 /// As long as the first one.

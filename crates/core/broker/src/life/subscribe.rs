@@ -608,7 +608,7 @@ fn bytes_of(filter: &Filter<'_>, shards: ShardId) -> u32 {
     (filter.filter.len() + SUBSCRIPTION_BYTES + first + group) as u32
 }
 
-// As the allocator has it (`crates/core/broker/tests/allocations.rs`).
+// As the allocator has it (`crates/proof/rig/tests/allocations.rs`).
 const SUBSCRIPTION_BYTES: usize = 124;
 const INTEREST_BYTES: usize = 48;
 const GROUP_BYTES: usize = 475;

@@ -26,7 +26,7 @@ pub const CLIENT_BYTES: usize = size_of::<Client>();
 
 /// What a session counts for that outlives its connection, beside what its client chooses the size
 /// of: with its entries in tables about what it takes.
-/// (`crates/core/broker/tests/allocations.rs` compares it with the allocator's word.)
+/// (`crates/proof/rig/tests/allocations.rs` compares it with the allocator's word.)
 pub(crate) const SESSION_BYTES: usize = 576;
 
 /// What the log has in memory for a kept session, beside what only few need.
