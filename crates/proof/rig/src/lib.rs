@@ -1,9 +1,25 @@
-//! Shards that one test drives, and clients that speak MQTT bytes.
+//! A laboratory: shards that one test drives step by step, and clients that speak MQTT bytes.
+//!
+//! It does **not** know: sockets, clocks, threads, files.
+//!
+//! Start reading at [`Lab`] in `lab.rs`. What clients do is in `clients.rs`, what they send in
+//! `requests.rs`, what they get in `got.rs`, disks and crashes in `journals.rs`.
 
 #![forbid(unsafe_code)]
 
+mod clients;
+mod got;
+mod journals;
 mod lab;
 mod operator;
+mod requests;
 
-pub use lab::*;
+pub use clients::{publish_numbers, read_all, texts};
+pub use got::{Got, Received};
+pub use journals::journal_settings;
+pub use lab::{Conn, Lab, SCOPES};
 pub use operator::TICKET;
+pub use requests::{
+    admit, connect_packet, level, of_version, persistent, publish, queue, request, request_with,
+    retained, rule, window, with_limits,
+};
