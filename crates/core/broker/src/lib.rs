@@ -32,7 +32,7 @@ mod words;
 
 pub use life::connect::Who;
 pub use log::facts as journal;
-pub use log::{Replay, Restored, Unreadable};
+pub use log::replay::{Replay, Restored, Unreadable};
 pub use observe::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX};
 pub use parts::client::CLIENT_BYTES;
 pub use parts::effects::{Close, Effects, Reauthenticate, Reauthenticated};

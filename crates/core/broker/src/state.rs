@@ -8,9 +8,9 @@ use codec::Reason;
 use foldhash::fast::FixedState;
 use session::{Dirt, Message, NEVER, Outbox};
 
-use crate::log::Log;
 use crate::log::facts::Origin;
-use crate::log::kept_sessions::KeptSession;
+use crate::log::kept::KeptSession;
+use crate::log::store::Log;
 use crate::parts::buffers::Buffers;
 use crate::parts::client::{Client, KEPT_SESSION_BYTES};
 use crate::parts::droppers::Droppers;

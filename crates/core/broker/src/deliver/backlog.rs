@@ -2,7 +2,7 @@
 
 use session::{Dropped, QueueLimit};
 
-use crate::log::{Loaded, Log};
+use crate::log::store::{Loaded, Log};
 use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::parts::work::Task;

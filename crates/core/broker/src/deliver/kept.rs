@@ -9,8 +9,8 @@ use topic::{FilterId, Subscription};
 
 use crate::deliver::copies::{Keeping, may_receive, terms_of};
 use crate::log::sent::{Turn, is_logged};
+use crate::log::store::{Loaded, Log};
 use crate::log::streams::ForStreams;
-use crate::log::{Loaded, Log};
 use crate::parts::client::Client;
 use crate::parts::router::Router;
 use crate::state::Context;

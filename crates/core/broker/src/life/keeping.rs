@@ -5,9 +5,11 @@ use session::Control;
 use storage::{AppendError, Position};
 use topic::FilterId;
 
+use crate::log::ends::End;
 use crate::log::kept_sessions::{Leaves, Opening};
-use crate::log::postponed::{Unwritten, passes};
-use crate::log::{Class, End, Promise};
+use crate::log::late::{Unwritten, passes};
+use crate::log::store::Class;
+use crate::log::waiting::Step;
 use crate::parts::client::Client;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
@@ -189,7 +191,7 @@ impl Shard {
         let packet: Box<[u8]> = bytes.into();
         let is_over = match leaves {
             Leaves::With(position, level) => {
-                log.promise(position, level, Promise::Packet { session, connection, packet });
+                log.wait(position, level, Step::Packet { session, connection, packet });
                 false
             }
             Leaves::Late { is_of_new } => {

@@ -5,9 +5,9 @@ use policy::Manner;
 use session::{Message, Will};
 use storage::AppendError;
 
-use crate::log::postponed::passes;
-use crate::log::will::DueWill;
-use crate::log::{Class, Log};
+use crate::log::late::DueWill;
+use crate::log::late::passes;
+use crate::log::store::{Class, Log};
 use crate::parts::notices::NoticeKind;
 use crate::parts::stream_index::Asking;
 use crate::words::expected::Expected;

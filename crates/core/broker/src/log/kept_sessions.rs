@@ -1,281 +1,24 @@
 //! The facts of a session in the journal: its existence, its subscriptions, its will, its end.
 
-use std::collections::VecDeque;
-
 use codec::{SubscribeOptions, Version};
-use session::{Amount, Lifetimes, NEVER, QueueLimit, QueueLimits, Will};
-use storage::{AppendError, Level, Position};
+use session::Will;
+use storage::{AppendError, Level, Position, Status};
 use topic::FilterId;
 
-use crate::log::Log;
 use crate::log::ends::End;
 use crate::log::facts::{Fact, SessionOpened, Subscribed};
-use crate::log::handovers::Received;
-use crate::log::postponed::{Postponed, Unwritten, passes};
-use crate::log::replay::ProgressFacts;
-use crate::log::since::Since;
-use crate::log::store::{Class, level_of};
-use crate::log::track::Track;
+use crate::log::kept::KeptSession;
+use crate::log::late::{Late, Unwritten, passes};
+use crate::log::messages::level_of;
+use crate::log::store::Class;
+use crate::log::store::Log;
+use crate::log::store::Store;
+use crate::log::waiting::Step;
 use crate::words::expected::Expected;
 use crate::words::options;
 use crate::words::queue_number::QueueNumber;
 use crate::words::record_location::RecordLocation;
 use crate::{Durability, SessionKey};
-
-/// What the journal knows of a session that outlives its connections.
-#[derive(Debug)]
-pub(crate) struct KeptSession {
-    /// Its queue number.
-    pub(crate) queue: QueueNumber,
-    pub(super) track: Track,
-    pub(crate) opened: RecordLocation,
-    /// Present while it has no connection.
-    pub(crate) detached: RecordLocation,
-    pub(super) rare: Option<Box<Rare>>,
-    /// Deliveries that wait in the journal, and their bytes, without those that have
-    /// [expired](KeptSession::expire).
-    pub(crate) queued: u32,
-    pub(crate) queued_bytes: u64,
-    /// The last that has to wait.
-    pub(super) last_queued: u64,
-    /// The time of the newest fact about its connection, in milliseconds: times grow, so that the
-    /// order of the facts shows however they are copied.
-    pub(crate) fact_ms: u64,
-    pub(crate) level: Durability,
-    /// It was kept at level `fsync`, on this connection or an earlier one, or may have been.
-    was_synced: bool,
-    pub(crate) is_behind: bool,
-    /// Its progress goes into the next commit.
-    pub(super) is_moved: bool,
-}
-
-/// What only few durable sessions have.
-#[derive(Debug, Default)]
-pub(super) struct Rare {
-    pub(crate) will: RecordLocation,
-    /// Bounded by the receive maximum.
-    pub(crate) received: Vec<Received>,
-    pub(super) since: Since,
-    /// A mark for the topic of each publish of the client that is in the [`super::line`], in order.
-    /// Bounded as that is.
-    pub(super) in_line: VecDeque<u64>,
-    /// The serials whose turn comes next, looked up already.
-    pub(super) upcoming: VecDeque<u64>,
-    /// Of what is counted as waiting.
-    pub(super) lifetimes: Lifetimes,
-    /// A connection that is not in the journal yet (`postponed.rs`).
-    pub(super) unwritten: Option<Unwritten>,
-    /// UNSUBSCRIBEs that are not in the journal yet.
-    pub(super) unwritten_unsubscribes: u32,
-    /// Its will is not in the journal yet.
-    pub(super) has_pending_will: bool,
-    /// The end of its connection is not in the journal yet (`postponed.rs`).
-    pub(super) has_late_end: bool,
-    /// Its last will is due, and has yet to be taken.
-    pub(super) has_due_will: bool,
-}
-
-impl KeptSession {
-    pub(crate) fn new(queue: QueueNumber, level: Durability, cursor: u64) -> Self {
-        Self {
-            queue,
-            track: Track::starting_at(cursor),
-            opened: RecordLocation::default(),
-            detached: RecordLocation::default(),
-            rare: None,
-            queued: 0,
-            queued_bytes: 0,
-            last_queued: 0,
-            fact_ms: 0,
-            level,
-            was_synced: level >= Durability::Fsync,
-            is_behind: false,
-            is_moved: false,
-        }
-    }
-
-    /// As it was found in the journal. At which level it was kept before, nobody knows.
-    pub(crate) fn restored(
-        queue: QueueNumber,
-        level: Durability,
-        progress: &ProgressFacts,
-        will: Option<RecordLocation>,
-    ) -> Self {
-        let mut kept = Self { was_synced: true, ..Self::new(queue, level, progress.floor) };
-        kept.track.place = progress.place;
-        if let Some(place) = will {
-            kept.rare().will = place;
-        }
-        kept
-    }
-
-    pub(super) fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
-    }
-
-    /// A delivery waits.
-    pub(super) fn count_in(&mut self, serial: u64, bytes: u64, expires_at_ms: u64, now_ms: u64) {
-        self.is_behind = true;
-        self.last_queued = serial;
-        self.queued += 1;
-        self.queued_bytes += bytes;
-        if expires_at_ms != NEVER {
-            self.rare().lifetimes.add(expires_at_ms, bytes, now_ms);
-        }
-    }
-
-    /// Nothing waits any more. Returns how many have expired.
-    pub(super) fn catch_up(&mut self, last_serial: u64) -> u32 {
-        self.is_behind = false;
-        if let Some(rare) = &mut self.rare {
-            rare.upcoming = VecDeque::new();
-            rare.lifetimes = Lifetimes::default();
-        }
-        self.queued_bytes = 0;
-        self.track.advance(last_serial);
-        std::mem::take(&mut self.queued)
-    }
-
-    /// What the session listens to has changed: its next serials are looked up anew.
-    pub(super) fn forget_upcoming(&mut self) {
-        if let Some(rare) = &mut self.rare {
-            rare.upcoming = VecDeque::new();
-        }
-    }
-
-    /// A delivery waits no more. False: it has expired, and was counted as that.
-    pub(super) fn count_out(&mut self, expires_at_ms: u64, bytes: u64) -> bool {
-        let is_counted = expires_at_ms == NEVER
-            || self.rare.as_mut().is_some_and(|rare| rare.lifetimes.remove(expires_at_ms, bytes));
-        if is_counted {
-            self.take_off(Amount::one(bytes));
-        }
-        is_counted
-    }
-
-    /// What has expired waits no more; returns how many they were.
-    pub(super) fn expire(&mut self, now_ms: u64) -> u32 {
-        let Some(rare) = &mut self.rare else { return 0 };
-        let expired = rare.lifetimes.expire(now_ms);
-        self.take_off(expired);
-        expired.messages
-    }
-
-    /// When a delivery that waits expires next, or [`NEVER`].
-    pub(crate) fn next_expiry_ms(&self) -> u64 {
-        self.rare.as_ref().map_or(NEVER, |rare| rare.lifetimes.next_ms())
-    }
-
-    const fn take_off(&mut self, gone: Amount) {
-        self.queued = self.queued.saturating_sub(gone.messages);
-        self.queued_bytes = self.queued_bytes.saturating_sub(gone.bytes);
-    }
-
-    /// Why is there no room for one more delivery of so many bytes?
-    pub(crate) fn limit_reached(&self, bytes: u64, limits: &QueueLimits) -> Option<QueueLimit> {
-        let waiting = Amount { messages: self.queued, bytes: self.queued_bytes };
-        QueueLimit::reached(waiting, bytes, limits)
-    }
-
-    /// Is a will of it written down?
-    pub(super) fn has_will(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.will.is_some())
-    }
-
-    /// Has its last will yet to be taken?
-    pub(crate) fn has_due_will(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.has_due_will)
-    }
-
-    /// Is its connection not in the journal yet?
-    pub(crate) fn is_unwritten(&self) -> bool {
-        self.unwritten().is_some()
-    }
-
-    /// The connection that is not in the journal yet.
-    pub(super) fn unwritten(&self) -> Option<Unwritten> {
-        self.rare.as_ref()?.unwritten
-    }
-
-    /// Does the journal lack a fact that an answer to this session would promise?
-    fn is_ahead_of_journal(&self) -> bool {
-        self.rare
-            .as_ref()
-            .is_some_and(|rare| rare.unwritten.is_some() || rare.unwritten_unsubscribes > 0)
-    }
-
-    /// The serial from which a filter of the session counts: what is done is done, however often
-    /// the client subscribes again.
-    fn begin_of(&self, filter: FilterId) -> u64 {
-        self.since(filter).max(self.track.floor())
-    }
-
-    /// The position of the newest fact of its last CONNECT.
-    pub(super) fn connect_facts_end(&self) -> Option<Position> {
-        let will = self.rare.as_ref().map(|rare| rare.will);
-        let places = [Some(self.opened), will].into_iter().flatten();
-        places.filter(|place| place.is_some()).map(|place| place.position()).max()
-    }
-
-    pub(super) const fn journal_level(&self) -> Level {
-        match self.level {
-            Durability::Memory | Durability::Disk => Level::Disk,
-            Durability::Fsync | Durability::Quorum => Level::Fsync,
-        }
-    }
-
-    fn set_level(&mut self, level: Durability) {
-        self.level = level;
-        self.was_synced |= level >= Durability::Fsync;
-    }
-
-    /// How firmly its end has to be kept: as firmly as anything that it ends.
-    const fn highest_level(&self) -> Level {
-        if self.was_synced { Level::Fsync } else { self.journal_level() }
-    }
-
-    /// The QoS 2 publish of this packet id, if it was taken on.
-    pub(crate) fn received(&self, packet_id: u16) -> Option<Received> {
-        let received = &self.rare.as_ref()?.received;
-        received.iter().find(|received| received.packet_id == packet_id).copied()
-    }
-
-    /// The same, if it is only in the record of its message.
-    pub(super) fn received_with(&mut self, packet_id: u16, serial: u64) -> Option<&mut Received> {
-        self.rare.as_mut()?.received.iter_mut().find(|received| {
-            received.packet_id == packet_id
-                && received.serial == serial
-                && !received.place.is_some()
-                && !received.is_released
-        })
-    }
-
-    /// Gives back what is not needed any more.
-    pub(crate) fn shrink(&mut self) {
-        self.track.shrink();
-        let floor = self.track.floor();
-        if let Some(rare) = &mut self.rare {
-            rare.since.forget_through(floor);
-        }
-        if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
-            self.rare = None;
-        }
-    }
-}
-
-impl Rare {
-    fn is_empty(&self) -> bool {
-        !self.will.is_some()
-            && self.received.is_empty()
-            && self.since.is_empty()
-            && self.in_line.is_empty()
-            && self.upcoming.is_empty()
-            && self.lifetimes.is_empty()
-            && self.unwritten.is_none()
-            && self.unwritten_unsubscribes == 0
-            && !(self.has_pending_will || self.has_due_will || self.has_late_end)
-    }
-}
 
 /// How a connection has opened a session.
 #[derive(Clone, Copy, Debug)]
@@ -436,7 +179,7 @@ impl Log {
     /// A subscription of which facts of earlier versions say more than its own is written again
     /// when there is room for it.
     pub(crate) fn put_off_subscription(&mut self, session: QueueNumber, filter: FilterId) {
-        self.store.postponed.push(Postponed::Subscribed { session, filter });
+        self.store.late.push(Late::Subscribed { session, filter });
     }
 
     /// The session gives a subscription up, that is written at this place. Returns what its
@@ -457,8 +200,8 @@ impl Log {
             Ok(position) => Some(position),
             Err(error) => {
                 let filter = filter.into();
-                let late = || Postponed::Unsubscribed { session, level, filter };
-                store.postponed.put_off(error, late)?;
+                let late = || Late::Unsubscribed { session, level, filter };
+                store.late.put_off(error, late)?;
                 kept.rare().unwritten_unsubscribes += 1;
                 None
             }
@@ -492,8 +235,8 @@ impl Log {
         packet: Box<[u8]>,
         is_of_new: bool,
     ) -> bool {
-        let answer = Postponed::Answer { session, connection, packet, is_of_new };
-        self.store.postponed.push_deletion(answer)
+        let answer = Late::Answer { session, connection, packet, is_of_new };
+        self.store.late.push_deletion(answer)
     }
 
     /// The connection has ended: from now on the session's expiry runs.
@@ -512,7 +255,7 @@ impl Log {
             Ok(place) => store.release(std::mem::replace(&mut kept.detached, place)),
             Err(error) if passes(&error) => {
                 if !std::mem::replace(&mut kept.rare().has_late_end, true) {
-                    store.postponed.push(Postponed::Detached(session));
+                    store.late.push(Late::Detached(session));
                 }
             }
             // Nothing is promised any more.
@@ -554,7 +297,7 @@ impl Log {
             store.ends.begin(client);
         }
         if has_due_will {
-            store.postponed.push(Postponed::End(end));
+            store.late.push(Late::End(end));
             return None;
         }
         self.write_end(end)
@@ -571,4 +314,90 @@ fn options_byte(bits: u8) -> u8 {
     };
     let owed = if options::is_owed(bits) { Subscribed::OWED } else { 0 };
     asked.to_byte() | owed
+}
+
+impl Log {
+    /// A filter of the session begins or ends to be one of what is kept. True: it ends, and older
+    /// messages are due by it.
+    pub(crate) fn change_filter(&mut self, slot: u32, filter: FilterId, is_kept: bool) -> bool {
+        let Self { store, kept } = self;
+        let Some(kept) = kept.get_mut(slot) else { return false };
+        let Some(through) = store.due_through(kept) else { return false };
+        if is_kept {
+            kept.rare().since.begin(filter, through);
+        }
+        !is_kept
+    }
+}
+
+impl Store {
+    /// The newest serial, if any up to that waits for the session or is in flight to it.
+    fn due_through(&self, durable: &mut KeptSession) -> Option<u64> {
+        let last_serial = self.last_serial();
+        if !durable.is_behind {
+            durable.track.advance(last_serial);
+        }
+        (durable.track.floor() < last_serial).then_some(last_serial)
+    }
+}
+
+impl Log {
+    /// A connection has opened the session of a client. True: it gets its answer when the ends of
+    /// those before it are committed.
+    pub(crate) fn waits_for_ends(
+        &mut self,
+        client: u64,
+        session: SessionKey,
+        connection: u64,
+    ) -> bool {
+        !matches!(self.status(), Status::Full(_))
+            && self.store.ends.wait(client, session, connection)
+    }
+
+    /// Writes down that a session has ended, now or when there is room for it. Returns the client
+    /// that does not wait for it any longer.
+    pub(crate) fn write_end(&mut self, end: End) -> Option<u64> {
+        let ended = Fact::SessionEnded { session: end.queue };
+        match (self.store.append_deletion(&ended, end.level), end.awaited_by) {
+            (Ok(position), Some(client)) => {
+                self.wait(position, end.level, Step::Ended { client });
+                None
+            }
+            (Ok(_), None) => None,
+            // The next file is being made: it is tried again as soon as that is there.
+            (Err(AppendError::Backlog { .. }), _) => {
+                self.store.late.push(Late::End(end));
+                None
+            }
+            (Err(_), awaited_by) => {
+                self.store.late.push(Late::End(End { awaited_by: None, ..end }));
+                awaited_by
+            }
+        }
+    }
+
+    /// An end of a session of this client is written, or given up. Returns who has the client id
+    /// now and waits no longer: session and connection.
+    pub(crate) fn finish_end(&mut self, client: u64) -> Option<(SessionKey, u64)> {
+        self.store.ends.finish(client)
+    }
+
+    /// The journal takes nothing any more for want of room: nobody waits for it. Returns those who
+    /// did.
+    pub(crate) fn wait_for_no_end(&mut self) -> Vec<(SessionKey, u64)> {
+        let late: Vec<u64> =
+            self.store.late.ends().filter_map(|end| end.awaited_by.take()).collect();
+        let under_way = self.store.ends.under_way.values_mut();
+        let waiting = under_way.filter_map(|it| it.waits.take()).collect();
+        for client in late {
+            self.store.ends.finish(client);
+        }
+        waiting
+    }
+
+    /// The journal is out of service: the ends are never committed. Returns who waits for them.
+    pub(crate) fn break_ends(&mut self) -> Vec<(SessionKey, u64)> {
+        let under_way = std::mem::take(&mut self.store.ends.under_way);
+        under_way.into_values().filter_map(|it| it.waits).collect()
+    }
 }

@@ -5,9 +5,10 @@
 //! All else is in this file; what is in its queue and when it moves is its own business.
 
 use crate::log::facts::ProgressBuf;
+use crate::log::kept::Kept;
+use crate::log::store::Log;
 use crate::log::store::{Seen, Store};
 use crate::log::track::Track;
-use crate::log::{Kept, Log};
 use crate::words::expected::Expected;
 use crate::words::queue_number::KeptId;
 use crate::words::queue_number::{QueueId, QueueNumber};

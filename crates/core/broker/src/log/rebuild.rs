@@ -11,16 +11,19 @@ use topic::FilterId;
 use crate::ShardId;
 use crate::log::ends::End;
 use crate::log::facts::{Sent, Stage};
+use crate::log::group_queues::QueuedMessage;
 use crate::log::handovers::Received;
-use crate::log::kept_sessions::KeptSession;
-use crate::log::postponed::Postponed;
+use crate::log::kept::Kept;
+use crate::log::kept::KeptSession;
+use crate::log::late::Late;
 use crate::log::replay::{
     GroupFacts, MessageFacts, Opened, ProgressFacts, RareFacts, ReceivedFacts, Replay,
     SessionFacts, Unreadable,
 };
+use crate::log::store::Log;
 use crate::log::store::{Store, Stored};
 use crate::log::track::{Out, Track};
-use crate::log::{Kept, Log};
+use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
 use crate::words::queue_number::{KeptId, QueueId, QueueNumber};
 
@@ -57,10 +60,10 @@ impl Log {
         let mut store = Store::new(journal, settings, shard_count);
         store.continue_from(replay.last_queue, replay.last_serial);
         for end in namesakes.into_iter().map(End::of_namesake) {
-            store.postponed.push(Postponed::End(end));
+            store.late.push(Late::End(end));
         }
         for queue in group_namesakes {
-            store.postponed.push(Postponed::GroupClosed(queue));
+            store.late.push(Late::GroupClosed(queue));
         }
         let mut kept = Kept::default();
         kept.reserve(replay.sessions.len());
@@ -88,7 +91,7 @@ impl Log {
             }
             other => {
                 self.release(other.map(|(_, _, place)| place).unwrap_or_default());
-                self.store.postponed.push(Postponed::Detached(kept.queue));
+                self.store.late.push(Late::Detached(kept.queue));
                 (now_ms, opened.expiry_secs)
             }
         };
@@ -265,6 +268,26 @@ impl Log {
 }
 
 impl Store {
+    /// Lines a message up in the queue of its group. Returns how many need it.
+    pub(super) fn restore_group_message(
+        &mut self,
+        serial: u64,
+        queue: QueueNumber,
+        facts: &MessageFacts,
+        now_ms: u64,
+    ) -> u32 {
+        // Its group was closed.
+        let Some(id) = self.groups.find(queue) else { return 0 };
+        let Some(kept) = self.groups.get_mut(id).expected() else { return 0 };
+        if serial <= kept.track.cursor() || kept.track.contains(serial) {
+            return 0;
+        }
+        let MessageFacts { place, expires_at_ms, .. } = *facts;
+        let (bytes, message) = (place.bytes, None);
+        kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, now_ms);
+        1
+    }
+
     /// Restores what is in flight and done above the floor, and the QoS 2 packet ids.
     fn restore_track(
         &mut self,

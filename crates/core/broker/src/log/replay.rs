@@ -18,13 +18,14 @@ use crate::log::facts::{
     Fact, GroupOpened, InFlight, Origin, Purpose, Sent, SessionOpened, Stage, StoredMessage,
     StoredWill, Streamed, Subscribed,
 };
-use crate::log::store::message_of;
+use crate::log::messages::CURSOR_SHARE;
+use crate::log::messages::message_of;
 use crate::log::stream_facts::StreamFacts;
-use crate::log::streams::CURSOR_SHARE;
 use crate::log::texts::Texts;
-use crate::log::writing::Shares;
 use crate::words::queue_number::{QueueId, QueueNumber};
 use crate::words::record_location::RecordLocation;
+use crate::words::record_location::Shares;
+use crate::words::record_location::release;
 use crate::{Name, Scope};
 
 /// What recovery read, collected until the shard can be rebuilt from it.
@@ -765,12 +766,6 @@ impl Subscriptions {
             Self::Many(many) => (None, Some(many)),
         };
         one.into_iter().chain(many.into_iter().flatten())
-    }
-}
-
-pub(super) fn release(ledger: &mut Ledger, place: Option<RecordLocation>) {
-    if let Some(place) = place.filter(|place| place.is_some()) {
-        ledger.release(place.position(), u64::from(place.bytes));
     }
 }
 

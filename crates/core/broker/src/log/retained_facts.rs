@@ -5,11 +5,12 @@ use std::sync::Arc;
 use session::{Account, Message};
 use storage::{AppendError, Level};
 
-use crate::log::Log;
 use crate::log::facts::{Fact, Origin, StoredMessage};
-use crate::log::postponed::Postponed;
-use crate::log::promise::Promise;
-use crate::log::store::{Class, level_of, noted};
+use crate::log::late::Late;
+use crate::log::messages::{level_of, noted};
+use crate::log::store::Class;
+use crate::log::store::Log;
+use crate::log::waiting::Step;
 use crate::words::record_location::RecordLocation;
 use crate::{Confirm, Name};
 
@@ -44,7 +45,7 @@ impl Log {
         });
         let place = store.append(Class::Normal, &fact, level)?;
         if let Some(confirm) = confirm {
-            store.promises.push(place.position(), level, Promise::Confirm(confirm));
+            store.waiting.push(place.position(), level, Step::Answer(confirm));
         }
         Ok(place)
     }
@@ -67,15 +68,15 @@ impl Log {
         let topic = &*Name::of(message).key();
         match (store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync), confirm) {
             (Ok(position), Some(confirm)) => {
-                store.promises.push(position, level, Promise::Confirm(confirm));
+                store.waiting.push(position, level, Step::Answer(confirm));
             }
             (Ok(_), None) => {}
             // Mail with a serial waits as such, so that it is not known before it is written.
             (Err(error), Some(confirm)) if confirm.serial != 0 => return Err(error),
             (Err(error), confirm) => {
                 let topic = topic.into();
-                let late = || Postponed::RetainedCleared { topic, level, confirm };
-                store.postponed.put_off(error, late)?;
+                let late = || Late::RetainedCleared { topic, level, confirm };
+                store.late.put_off(error, late)?;
             }
         }
         Ok(confirm.is_some())
@@ -92,8 +93,8 @@ impl Log {
         // Unless it finds room in the end, the old one is back after a start.
         if let Err(error) = store.append_deletion(&Fact::RetainedCleared { topic }, Level::Fsync) {
             let (topic, level, confirm) = (topic.into(), Level::Fsync, None);
-            let late = || Postponed::RetainedCleared { topic, level, confirm };
-            let _ = store.postponed.put_off(error, late);
+            let late = || Late::RetainedCleared { topic, level, confirm };
+            let _ = store.late.put_off(error, late);
         }
     }
 }

@@ -20,12 +20,12 @@ use topic::FilterId;
 
 use crate::SessionKey;
 use crate::log::facts::{self, Fact, Stage, StoredMessage};
-use crate::log::kept_sessions::KeptSession;
-use crate::log::postponed::Postponed;
-use crate::log::promise::Promise;
+use crate::log::kept::KeptSession;
+use crate::log::late::Late;
+use crate::log::store::Log;
 use crate::log::store::{Loaded, Noted, Store};
 use crate::log::track::Out;
-use crate::log::{Kept, Log};
+use crate::log::waiting::Step;
 use crate::words::expected::Expected;
 use crate::words::record_location::RecordLocation;
 
@@ -289,7 +289,7 @@ impl Log {
         store.pin_in_flight(serial);
         // A packet id whose message goes with the process means nothing without it.
         if !store.is_unwritten(serial) {
-            let then = is_uncommitted.then_some(Promise::Send { session, packet_id });
+            let then = is_uncommitted.then_some(Step::Send { session, packet_id });
             store.note(slot, kept, (serial, packet_id, stage), then);
         }
     }
@@ -305,7 +305,7 @@ impl Log {
         let Self { store, kept } = self;
         let Some(kept) = kept.get_mut(slot).expected() else { return };
         kept.track.assign_aside(Out::aside(serial, packet_id, RecordLocation::NOWHERE));
-        let then = Some(Promise::Send { session, packet_id });
+        let then = Some(Step::Send { session, packet_id });
         store.note_aside(slot, kept, (serial, packet_id, Stage::AwaitsPubrec), then);
     }
 
@@ -324,7 +324,7 @@ impl Log {
         let out = kept.track.get_mut(origin.serial).filter(|out| !out.is_aside);
         let Some(out) = out else { return false };
         out.stage = Stage::AwaitsPubcomp;
-        let then = Some(Promise::Received { session, packet_id });
+        let then = Some(Step::Release { session, packet_id });
         store.note(slot, kept, (origin.serial, packet_id, Stage::AwaitsPubcomp), then);
         true
     }
@@ -377,11 +377,11 @@ impl Log {
             Ok(position) => {
                 received.is_released = true;
                 let serial = received.serial;
-                let promise = Promise::Released { session, connection, packet_id, serial };
-                store.promises.push(position, level, promise);
+                let promise = Step::Complete { session, connection, packet_id, serial };
+                store.waiting.push(position, level, promise);
             }
             Err(_) => {
-                store.postponed.push(Postponed::Pubrel { session, connection, packet_id });
+                store.late.push(Late::Pubrel { session, connection, packet_id });
             }
         }
         true
@@ -400,7 +400,7 @@ impl Store {
         slot: u32,
         kept: &KeptSession,
         (serial, packet_id, stage): (u64, u16, Stage),
-        then: Option<Promise>,
+        then: Option<Step>,
     ) {
         let (queue, level, is_aside) = (kept.queue, kept.journal_level(), false);
         self.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
@@ -411,7 +411,7 @@ impl Store {
         slot: u32,
         kept: &KeptSession,
         (serial, packet_id, stage): (u64, u16, Stage),
-        then: Option<Promise>,
+        then: Option<Step>,
     ) {
         let (queue, level, is_aside) = (kept.queue, kept.journal_level(), true);
         self.noted.push(Noted { slot, queue, serial, packet_id, stage, is_aside, level, then });
@@ -452,13 +452,5 @@ impl Store {
         if !std::mem::replace(&mut kept.is_moved, true) {
             self.note_moved(kept.queue.into());
         }
-    }
-}
-
-impl Kept {
-    /// Has an older publish of the client perhaps replaced what this one has retained? None: the
-    /// journal does not know the packet id.
-    pub(crate) fn has_undone(&self, slot: u32, packet_id: u16) -> Option<bool> {
-        Some(self.get(slot)?.received(packet_id)?.is_undone)
     }
 }

@@ -4,34 +4,29 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use session::{Account, Message, MessageParts, NEVER, Pot};
+use session::{Account, Message, NEVER, Pot};
 use storage::{
-    AppendError, Chunk, CommandId, Journal, Level, Position, RecordKind, Status, weight,
+    AppendError, Chunk, CommandId, Completion, Fault, FaultKind, Journal, Level, Position,
+    RecordKind, Status, weight,
 };
 use topic::FilterId;
 
 use crate::log::ends::Ends;
 use crate::log::facts::{Fact, Stage, StoredMessage};
+use crate::log::group_queues::KeptGroups;
 use crate::log::handovers::{Handovers, SOURCES};
-use crate::log::kept_groups::KeptGroups;
-use crate::log::line::Line;
-use crate::log::postponed::PostponedFacts;
-use crate::log::promise::{Promise, Promises};
-use crate::log::streams::Streams;
+use crate::log::kept::Kept;
+use crate::log::late::LateFacts;
+use crate::log::messages::{level_of, message_in, stored_message};
+use crate::log::own_streams::Streams;
+use crate::log::reads::Reads;
+use crate::log::waiting::{Step, Waiting};
 use crate::words::clearing::frees_room;
-use crate::words::expected::Expected;
 use crate::words::ledger::{Ledger, NOBODY, OwnerCharges};
-use crate::words::queue_number::{QueueId, QueueNumber};
+use crate::words::queue_number::{KeptId, QueueId, QueueNumber};
 use crate::words::record_location::RecordLocation;
-use crate::words::shared::JournalSpace;
-use crate::{Durability, Name, ShardId};
-
-/// Bytes of messages read back from the disk and kept for those that asked. Policy: they are
-/// forgotten, the oldest first, before more are read.
-const FETCHED_BYTES_MAX: usize = 8 * 1024 * 1024;
-
-/// Bytes that one read asks for: neighbours in the journal are neighbours in a backlog.
-const READ_BYTES: u32 = 256 * 1024;
+use crate::words::shared::{JournalSpace, JournalState};
+use crate::{Name, ShardId, Waits};
 
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
@@ -40,21 +35,11 @@ const LIST_BYTES_MAX: usize = 64 * 1024;
 /// reserves of namespaces are no more than that ([`session::Pots`]).
 const TIGHT_PART: u64 = 2;
 
-/// The owner of a message is stored with it, so that it is known after a start. Policy: a longer
-/// name is not.
-pub(crate) const OWNER_BYTES_MAX: usize = 1024;
-
-/// Reads under way. Policy: who needs more waits until one has come back.
-const READINGS_MAX: usize = 64;
-
 /// Lists below this length are left as they are.
 const COMPACT_MIN: usize = 64;
 
 /// A table that has room for so many times what is in it gives room back.
 const SPARSE_PART: usize = 8;
-
-/// Reads of a damaged record before its message is given up: a disk may yet deliver.
-const UNREAD_TRIES_MAX: u8 = 5;
 
 /// A message that is assigned to a session or group.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +62,7 @@ pub(crate) struct Seen {
 }
 
 /// A delivery whose in-flight fact is in the making.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Noted {
     pub(super) slot: u32,
     pub(super) queue: QueueNumber,
@@ -89,7 +74,7 @@ pub(super) struct Noted {
     /// How firmly the fact has to be kept for that.
     pub(super) level: Level,
     /// What may go on when the fact is on disk.
-    pub(super) then: Option<Promise>,
+    pub(super) then: Option<Step>,
 }
 
 /// What sessions on one filter have yet to get. Bounded by their queue limits: what nobody needs
@@ -99,16 +84,6 @@ pub(super) struct Backlog {
     pub(super) serials: VecDeque<u64>,
     /// The length at which the dead are taken out next.
     compact_at: usize,
-}
-
-/// A read under way, and the queues that wait for it.
-#[derive(Debug)]
-pub(super) struct Reading {
-    id: CommandId,
-    serial: u64,
-    position: Position,
-    bytes: u32,
-    waiters: Vec<QueueId>,
 }
 
 /// What became of a request for a message.
@@ -143,30 +118,17 @@ pub(super) struct Store {
     /// Queues whose progress goes into the next commit.
     pub(super) moved: Vec<QueueId>,
     pub(super) noted: Vec<Noted>,
-    pub(super) promises: Promises,
+    pub(super) waiting: Waiting,
     pub(super) handovers: Handovers,
-    pub(super) line: Line,
     /// The highest serials that came from each of the sources (`handover.rs`).
     pub(super) seen: Vec<Seen>,
-    fetched: HashMap<u64, Message, FixedState>,
-    fetched_bytes: usize,
-    /// Whether something was read back or asked for since [`Store::fit_caches`].
-    is_fetching: bool,
-    /// In the order of reading; those that are gone among them, as many as came with the reads.
-    fetched_order: VecDeque<u64>,
-    readings: Vec<Reading>,
-    /// Queues that wait for what could not be read: tried again with the next tick.
-    unreadable: Vec<QueueId>,
-    /// How often each message could not be read.
-    unread_tries: HashMap<u64, u8, FixedState>,
-    /// Queues to be tried again once the disk has done something.
-    pub(super) retry: VecDeque<QueueId>,
+    pub(super) reads: Reads,
     /// What reclaiming has read and could not be dealt with whole yet.
     pub(super) chunk: Option<Chunk>,
     buffer: Vec<u8>,
     /// Larger lists are written as several.
     pub(super) list_bytes_max: usize,
-    pub(super) postponed: PostponedFacts,
+    pub(super) late: LateFacts,
     pub(super) ends: Ends,
     pub(super) streams: Streams,
     /// The state that was reported last.
@@ -205,26 +167,18 @@ impl Store {
             unwritten: HashMap::default(),
             expiries: BTreeMap::new(),
             expiry_count: 0,
-            unreadable: Vec::new(),
-            unread_tries: HashMap::default(),
             backlogs: HashMap::default(),
             groups: KeptGroups::default(),
             moved: Vec::new(),
             noted: Vec::new(),
-            promises: Promises::default(),
+            waiting: Waiting::default(),
             handovers: Handovers::default(),
-            line: Line::default(),
             seen: vec![Seen::default(); SOURCES * usize::from(shard_count)],
-            fetched: HashMap::default(),
-            fetched_bytes: 0,
-            is_fetching: false,
-            fetched_order: VecDeque::new(),
-            readings: Vec::new(),
-            retry: VecDeque::new(),
+            reads: Reads::default(),
             chunk: None,
             buffer: Vec::new(),
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
-            postponed: PostponedFacts::default(),
+            late: LateFacts::default(),
             ends: Ends::default(),
             streams: Streams::default(),
             reported: Status::Opening,
@@ -270,7 +224,7 @@ impl Store {
         fact: &Fact<'_>,
         level: Level,
     ) -> Result<RecordLocation, AppendError> {
-        if class == Class::Normal && self.postponed.goes_first() {
+        if class == Class::Normal && self.late.goes_first() {
             return Err(AppendError::Backlog { bytes: self.journal.stats().pending_bytes });
         }
         self.buffer.clear();
@@ -479,21 +433,18 @@ impl Store {
 
     /// Memory of the log that is no client's: what was written or read back lately.
     pub(super) fn cache_bytes(&self) -> usize {
-        self.journal.cache_bytes() + self.fetched_bytes
+        self.journal.cache_bytes() + self.reads.bytes()
     }
 
     pub(super) fn has_caches_to_fit(&self) -> bool {
-        self.journal.has_cache_to_fit() || (!self.fetched.is_empty() && self.readings.is_empty())
+        self.journal.has_cache_to_fit() || self.reads.has_to_fit()
     }
 
     /// Gives back what nobody needs any more. What was read back and not asked for since is read
     /// again.
     pub(super) fn fit_caches(&mut self) {
         self.journal.fit_cache();
-        if self.readings.is_empty() && !std::mem::take(&mut self.is_fetching) {
-            (self.fetched, self.fetched_bytes) = (HashMap::default(), 0);
-            self.fetched_order = VecDeque::new();
-        }
+        self.reads.fit();
         let count = self.messages.len();
         if self.messages.capacity() > COMPACT_MIN.max(count) * SPARSE_PART {
             self.messages.shrink_to(count * 2);
@@ -508,14 +459,7 @@ impl Store {
         if !self.unwritten.is_empty() {
             self.unwritten.remove(&serial);
         }
-        if !self.fetched.is_empty()
-            && let Some(message) = self.fetched.remove(&serial)
-        {
-            self.fetched_bytes -= message.heap_bytes();
-            if self.fetched.is_empty() {
-                self.fetched_order.clear();
-            }
-        }
+        self.reads.forget(serial);
     }
 
     /// Lets go of the messages that have expired.
@@ -537,52 +481,23 @@ impl Store {
     /// `waiter`.
     pub(super) fn load(&mut self, serial: u64, waiter: QueueId) -> Loaded {
         let Some(stored) = self.messages.get(&serial).copied() else { return Loaded::Gone };
-        if let Some(message) = self.unwritten.get(&serial).or_else(|| self.fetched.get(&serial)) {
-            self.is_fetching = true;
-            return Loaded::Ready(message.clone());
+        let known = self.unwritten.get(&serial).cloned();
+        if let Some(message) = known.or_else(|| self.reads.get(serial)) {
+            return Loaded::Ready(message);
         }
-        let position = stored.place.position();
+        let (position, bytes) = (stored.place.position(), stored.place.bytes);
         if let Some(record) = self.journal.read(position) {
             return match message_in(record.kind, record.bytes) {
                 Some((_, message)) => Loaded::Ready(message),
                 None => Loaded::Gone,
             };
         }
-        let covering = self.readings.iter_mut().find(|reading| {
-            reading.position.segment() == position.segment()
-                && reading.position <= position
-                && position.offset() + stored.place.bytes
-                    <= reading.position.offset() + reading.bytes
-        });
-        if let Some(reading) = covering {
-            if !reading.waiters.contains(&waiter) {
-                reading.waiters.push(waiter);
-            }
-            return Loaded::Pending;
-        }
-        if self.readings.len() >= READINGS_MAX {
-            self.retry.push_back(waiter);
-            return Loaded::Pending;
-        }
-        let bytes = READ_BYTES.max(stored.place.bytes + 64);
-        match self.journal.request(position, bytes) {
-            Some(id) => {
-                self.readings.push(Reading { id, serial, position, bytes, waiters: vec![waiter] });
-            }
-            None => self.retry.push_back(waiter),
+        if !self.reads.join(position, bytes, waiter) {
+            let journal = &mut self.journal;
+            let request = |bytes| journal.request(position, bytes);
+            self.reads.begin(serial, (position, bytes), waiter, request);
         }
         Loaded::Pending
-    }
-
-    /// Some of those who are to be tried again.
-    pub(super) fn take_retry(&mut self) -> Vec<QueueId> {
-        let count = self.retry.len().min(READINGS_MAX);
-        self.retry.drain(..count).collect()
-    }
-
-    /// Those who wait for what could not be read may try again.
-    pub(super) fn take_unreadable(&mut self) -> Vec<QueueId> {
-        std::mem::take(&mut self.unreadable)
     }
 
     /// A read has come back: keeps what is in it, and returns who waited for it. If what was asked
@@ -593,52 +508,27 @@ impl Store {
         id: CommandId,
         chunk: Option<Chunk>,
     ) -> Result<Vec<QueueId>, Position> {
-        let index = self.readings.iter().position(|reading| reading.id == id);
-        let Some(index) = index.expected() else {
-            return Ok(Vec::new());
-        };
-        let reading = self.readings.swap_remove(index);
-        let has_failed = chunk.is_none();
-        self.is_fetching = true;
-        while self.fetched_bytes > FETCHED_BYTES_MAX
-            && let Some(oldest) = self.fetched_order.pop_front()
-        {
-            if let Some(message) = self.fetched.remove(&oldest) {
-                self.fetched_bytes -= message.heap_bytes();
-            }
-        }
+        let Some(reading) = self.reads.end(id) else { return Ok(Vec::new()) };
+        let is_damaged = chunk.is_some();
         let mut chunk = chunk;
         while let Some(record) = chunk.as_mut().and_then(Chunk::next) {
             let Some((serial, message)) = message_in(record.kind, record.bytes) else { continue };
-            let is_current = self
-                .messages
-                .get(&serial)
-                .is_some_and(|stored| stored.place.is_at(record.position));
-            if is_current {
-                self.fetched_bytes += message.heap_bytes();
-                self.fetched_order.push_back(serial);
-                if let Some(old) = self.fetched.insert(serial, message) {
-                    self.fetched_bytes -= old.heap_bytes();
-                }
+            if self.stands_at(serial, record.position) {
+                self.reads.put(serial, message);
             }
         }
-        let is_missing = !self.fetched.contains_key(&reading.serial)
-            && self.messages.get(&reading.serial).is_some_and(|s| s.place.is_at(reading.position));
-        if !is_missing {
-            self.unread_tries.remove(&reading.serial);
-            return Ok(reading.waiters);
+        let (serial, position) = (reading.serial, reading.position);
+        if self.reads.has(serial) || !self.stands_at(serial, position) {
+            return Ok(self.reads.serve(reading));
         }
-        self.unreadable.extend(reading.waiters);
-        if has_failed {
-            return Ok(Vec::new());
+        if self.reads.fail(reading, is_damaged) {
+            self.drop_message(serial);
         }
-        let tries = self.unread_tries.entry(reading.serial).or_default();
-        *tries += 1;
-        if *tries >= UNREAD_TRIES_MAX {
-            self.unread_tries.remove(&reading.serial);
-            self.drop_message(reading.serial);
-        }
-        Err(reading.position)
+        if is_damaged { Err(position) } else { Ok(Vec::new()) }
+    }
+
+    fn stands_at(&self, serial: u64, position: Position) -> bool {
+        self.messages.get(&serial).is_some_and(|stored| stored.place.is_at(position))
     }
 
     pub(super) fn note_moved(&mut self, queue: QueueId) {
@@ -647,7 +537,7 @@ impl Store {
 
     /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
     pub(super) fn would_wait(&self, bytes: usize, records: usize) -> bool {
-        self.journal.would_wait(bytes, records) || self.postponed.goes_first() && self.is_ready()
+        self.journal.would_wait(bytes, records) || self.late.goes_first() && self.is_ready()
     }
 
     /// May what finds no room now find some when the next segment is there?
@@ -695,65 +585,128 @@ const fn second_of(expires_at_ms: u64) -> u64 {
     expires_at_ms / 1000 + 1
 }
 
-pub(crate) fn level_of(durability: u8) -> Level {
-    if durability >= Durability::Fsync as u8 { Level::Fsync } else { Level::Disk }
+/// The journal of a shard, with all that is known of what stands in it.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(super) store: Store,
+    pub(crate) kept: Kept,
 }
 
-/// The owner, as a fact names it.
-pub(crate) fn noted(owner: Option<&Arc<Account>>) -> &str {
-    let name = owner.map_or("", |owner| owner.name());
-    if name.len() > OWNER_BYTES_MAX { "" } else { name }
+/// What a completion of the disk has brought.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// The queues that may go on.
+    pub(crate) readers: Vec<QueueId>,
+    /// A record cannot be read.
+    pub(crate) unreadable: Option<Fault>,
 }
 
-fn stored_message<'a>(
-    message: &'a Message,
-    topic: &'a str,
-    serial: u64,
-    owner: Option<&'a Arc<Account>>,
-) -> StoredMessage<'a> {
-    let (_, properties, payload) = message.parts_on_wire();
-    StoredMessage {
-        serial,
-        origin: None,
-        queue: None,
-        qos: message.qos(),
-        retain: message.retain(),
-        expires_at_ms: message.expires_at_ms(),
-        owner: noted(owner),
-        author: message.author(),
-        topic,
-        properties,
-        payload,
+impl Log {
+    /// The key of the group whose queue this is.
+    pub(crate) fn group_of(&self, id: KeptId) -> Option<u64> {
+        self.store.groups.get(id).map(|kept| kept.group)
+    }
+
+    /// The journal, for the driver.
+    pub(crate) const fn journal(&self) -> &Journal {
+        &self.store.journal
+    }
+
+    pub(crate) const fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.store.journal
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.store.journal.status()
+    }
+
+    /// Would a record of so many bytes be refused for now, though the disk is not known to be full?
+    pub(crate) fn would_wait(&self, bytes: usize, records: usize) -> bool {
+        self.store.would_wait(bytes, records)
+    }
+
+    /// What is left for messages, if that gets short.
+    pub(crate) fn space_left(&self) -> Option<JournalSpace> {
+        self.store.space_left()
+    }
+
+    /// The account of an owner in another shard, by its number.
+    pub(crate) fn owner(&mut self, number: u32, ledger: &Ledger) -> Option<Arc<Account>> {
+        self.store.owner(number, ledger)
+    }
+
+    /// Is so much waiting for the disk that publishers had better pause?
+    #[inline]
+    pub(crate) fn is_disk_behind(&self) -> bool {
+        self.store.is_behind()
+    }
+
+    /// What waits in the journal for another shard.
+    pub(crate) fn waits(&self) -> Waits {
+        let handovers = self.store.handovers.waiting_count();
+        Waits { handovers, dispatched: self.store.groups.dispatched(), ..Waits::default() }
+    }
+
+    /// The disk has carried out a command.
+    pub(crate) fn on_completed(&mut self, completion: Completion) -> Heard {
+        let read_back = self.store.journal.on_completed(completion);
+        let mut heard = Heard { readers: self.store.reads.take_retry(), unreadable: None };
+        let Some(read_back) = read_back else { return heard };
+        let chunk = match read_back.result {
+            Ok(chunk) => Some(chunk),
+            Err(fault) => {
+                heard.unreadable = Some(fault);
+                None
+            }
+        };
+        match self.store.on_read(read_back.id, chunk) {
+            Ok(served) => heard.readers.extend(served),
+            Err(position) => heard.unreadable = Some(damage_at(position)),
+        }
+        heard
+    }
+
+    /// Records were written in place. Returns the queues that may go on.
+    pub(crate) fn on_written(&mut self) -> Vec<QueueId> {
+        self.store.reads.take_retry()
+    }
+
+    /// Time has passed. Returns the queues that may try again.
+    pub(crate) fn on_tick(&mut self, now_ms: u64) -> Vec<QueueId> {
+        self.store.journal.on_tick(now_ms);
+        self.store.expire_messages(now_ms);
+        let mut readers = self.store.reads.take_retry();
+        readers.extend(self.store.reads.take_unreadable());
+        readers
+    }
+
+    pub(crate) fn has_caches_to_fit(&self) -> bool {
+        self.store.has_caches_to_fit()
+    }
+
+    /// Gives back memory that nobody needs, about once a second. Returns the bytes that are left of
+    /// it.
+    pub(crate) fn fit_caches(&mut self) -> u64 {
+        self.store.fit_caches();
+        self.store.cache_bytes() as u64
+    }
+
+    /// The state of the journal, and whether it is another than when this was asked last.
+    pub(crate) fn note_status(&mut self) -> (JournalState, bool) {
+        let status = self.status();
+        let state = JournalState {
+            full: matches!(status, Status::Full(_)),
+            poisoned: status.is_out_of_service(),
+            behind: self.store.is_behind(),
+            space: self.store.space_left(),
+        };
+        let has_changed = status != self.store.reported;
+        self.store.reported = status;
+        (state, has_changed)
     }
 }
 
-/// A message as it was kept. The session that published it is forgotten, the client ID only where
-/// nobody needs it.
-pub(super) fn message_of(stored: &StoredMessage<'_>) -> Message {
-    let topic = Name::of_key(stored.topic);
-    Message::new(&MessageParts {
-        topic: topic.text(),
-        properties: stored.properties,
-        payload: stored.payload,
-        qos: stored.qos,
-        retain: stored.retain,
-        expires_at_ms: stored.expires_at_ms,
-        publisher: 0,
-        author: stored.author,
-        level: Durability::Fsync as u8,
-        scope: topic.scope().number(),
-    })
-}
-
-fn message_in(kind: RecordKind, bytes: &[u8]) -> Option<(u64, Message)> {
-    let stored = match Fact::decode(kind.get(), bytes) {
-        Ok(
-            Fact::Message(stored)
-            | Fact::Taken { message: stored, .. }
-            | Fact::WillTaken { message: stored, .. },
-        ) => stored,
-        Ok(Fact::Streamed(streamed)) => streamed.message()?,
-        _ => return None,
-    };
-    Some((stored.serial, message_of(&stored)))
+fn damage_at(position: Position) -> Fault {
+    let detail = format!("the record at {position} differs from the written one");
+    Fault { kind: FaultKind::Io, detail }
 }

@@ -7,9 +7,9 @@ use foldhash::fast::FixedState;
 use storage::Ledger;
 
 use crate::log::facts::{Archived, StreamRecord, Streamed};
-use crate::log::replay::release;
-use crate::log::streams::{FoundTail, Streams};
+use crate::log::own_streams::{FoundTail, Streams};
 use crate::words::record_location::RecordLocation;
+use crate::words::record_location::release;
 use crate::words::stream_set::{ConsumerNumber, StoredRecord, StreamNumber};
 
 /// It holds the records that are in no file yet, which their owner bounds, and one fact for each

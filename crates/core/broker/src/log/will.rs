@@ -7,27 +7,18 @@
 //! has to store it has it in its own. What a crash finds between is passed on again after the
 //! start.
 
-use session::{Message, Will};
+use session::Will;
 use storage::AppendError;
 
-use crate::log::Log;
 use crate::log::facts::{Fact, Purpose, StoredWill};
-use crate::log::postponed::Postponed;
+use crate::log::late::DueWill;
+use crate::log::late::Late;
 use crate::log::store::Class;
+use crate::log::store::Log;
 use crate::log::streams::ForStreams;
 use crate::words::expected::Expected;
-use crate::words::publisher::KnownPublisher;
 use crate::words::queue_number::QueueNumber;
 use crate::words::stream_set::{StreamFlaw, StreamSet};
-
-/// A will that is published, and not in the journal as a message yet.
-#[derive(Debug)]
-pub(crate) struct DueWill {
-    pub(crate) session: QueueNumber,
-    pub(crate) message: Message,
-    /// Kept here: the session may be over first, and its client may return as somebody else.
-    pub(crate) publisher: KnownPublisher,
-}
 
 impl Log {
     /// Writes the will down that the session has, instead of the one it had.
@@ -71,7 +62,7 @@ impl Log {
         store.release(std::mem::take(&mut rare.will));
         // Unless it finds room in the end, the will is published after the next start.
         if let Err(error) = store.append_deletion(&Fact::WillCleared { session }, level) {
-            let _ = store.postponed.put_off(error, || Postponed::WillCleared(session));
+            let _ = store.late.put_off(error, || Late::WillCleared(session));
         }
     }
 
@@ -80,7 +71,7 @@ impl Log {
         if let Some(kept) = self.kept.of_queue(will.session) {
             kept.rare().has_due_will = true;
         }
-        self.store.postponed.push(Postponed::DueWill(will));
+        self.store.late.push(Late::DueWill(will));
     }
 
     /// A will that was due is a message now. Returns the slot of its session, whose next will had

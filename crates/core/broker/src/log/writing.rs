@@ -4,13 +4,15 @@
 use storage::{AppendError, Chunk, Command, Level, Position, Record};
 
 use crate::log::facts::{Fact, InFlightBuf, ProgressBuf, Purpose, Sent, Streamed};
+use crate::log::kept::Kept;
 use crate::log::queues::Queue;
+use crate::log::store::Log;
 use crate::log::store::{Class, Noted, Store};
 use crate::log::track::Out;
-use crate::log::{Kept, Log};
 use crate::words::expected::Expected;
 use crate::words::queue_number::{QueueId, QueueNumber};
 use crate::words::record_location::RecordLocation;
+use crate::words::record_location::Shares;
 
 /// Who knows where a fact stands that is in none of the log's tables.
 #[derive(Debug)]
@@ -120,7 +122,7 @@ impl Store {
                     None => share,
                 });
                 if let (Some(promise), true) = (noted.then, place.is_some()) {
-                    self.promises.push(place.position(), level, promise);
+                    self.waiting.push(place.position(), level, promise);
                 }
             }
             use_again(written, &mut self.noted);
@@ -456,28 +458,6 @@ fn chunk_is_done(chunk: &mut Chunk) -> bool {
         return false;
     }
     true
-}
-
-/// A list's weight in the journal, in parts for its entries.
-#[derive(Debug)]
-pub(super) struct Shares {
-    place: RecordLocation,
-    rest: u32,
-    each: u32,
-}
-
-impl Shares {
-    pub(crate) fn new(place: RecordLocation, count: usize) -> Self {
-        let each = place.bytes / (count.max(1) as u32);
-        let first = place.bytes - each * (count.saturating_sub(1) as u32);
-        Self { place, rest: first, each }
-    }
-
-    /// The next entry's share; the first one has what does not divide.
-    pub(crate) fn next(&mut self) -> RecordLocation {
-        let bytes = std::mem::replace(&mut self.rest, self.each);
-        RecordLocation::new(self.place.position(), bytes)
-    }
 }
 
 /// Lists of a turn with more entries give their memory back.

@@ -5,7 +5,8 @@ use session::{MemoryKind, Message};
 use storage::Status;
 
 use crate::Shard;
-use crate::log::{Log, OWNER_BYTES_MAX};
+use crate::log::messages::OWNER_BYTES_MAX;
+use crate::log::store::Log;
 use crate::parts::client::{Client, Pace, topic_of};
 use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
 use crate::parts::groups::Groups;

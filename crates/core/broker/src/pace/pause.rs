@@ -3,7 +3,7 @@
 use codec::{Publish, QoS};
 use session::{Message, ReadPauses, Turn};
 
-use crate::log::Log;
+use crate::log::store::Log;
 use crate::parts::client::{Client, Pace};
 use crate::parts::flow::{PAUSE_MS, RECHECK_MS};
 use crate::parts::groups::Groups;

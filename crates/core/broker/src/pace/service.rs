@@ -14,7 +14,7 @@ use codec::{Publish, QoS};
 use policy::{Action, Manner};
 use session::Will;
 
-use crate::log::Log;
+use crate::log::store::Log;
 use crate::parts::client::{Client, topic_of};
 use crate::parts::verdicts::{Act, Asked, Verdict};
 use crate::state::Context;

@@ -8,8 +8,10 @@ use topic::Interested;
 
 use crate::Shard;
 use crate::deliver::copies::{Delivered, Keeping, Routed};
-use crate::log::handovers::ToTakeOn;
-use crate::log::{Log, Promise, level_of};
+use crate::log::messages::level_of;
+use crate::log::passing::ToTakeOn;
+use crate::log::store::Log;
+use crate::log::waiting::Step;
 use crate::observe::spans::write_forwarded;
 use crate::parts::client::{Client, Pace};
 use crate::parts::notices::NoticeKind;
@@ -347,7 +349,7 @@ impl Shard {
         }
         if let (Some(position), Some(asked), Some(log)) = (delivered.kept, asked, &mut self.log) {
             let confirm = asked.ask(Respondent::OWN_JOURNAL);
-            log.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+            log.wait(position, level_of(message.level()), Step::Answer(confirm));
         }
         true
     }

@@ -5,8 +5,8 @@ use session::{Message, Respondent};
 
 use crate::Name;
 use crate::Shard;
-use crate::log::Promise;
 use crate::log::streams::ForStreams;
+use crate::log::waiting::Step;
 use crate::parts::client::Client;
 use crate::parts::sessions::Sessions;
 use crate::parts::stream_index::{Asking, Places};
@@ -82,7 +82,7 @@ impl Shard {
             (Ok((serial, position, level)), asked) => {
                 if let (Some(asked), Some(log)) = (asked, &mut self.log) {
                     let confirm = asked.ask(Respondent::OWN_JOURNAL);
-                    log.promise(position, level, Promise::Confirm(confirm));
+                    log.wait(position, level, Step::Answer(confirm));
                 }
                 Ok(InStreams { has_any: true, serial })
             }

@@ -2,14 +2,15 @@
 //! groups and the other shards.
 //!
 //! A QoS 2 publish of a kept session goes on when it is committed, and what its client publishes on
-//! the same topic meanwhile behind it (`log/line.rs`).
+//! the same topic meanwhile behind it (`log/waiting.rs`).
 
 use codec::Reason;
 use session::{Message, Respondent};
 
 use crate::deliver::copies::Routed;
-use crate::log::line::Behind;
-use crate::log::{InLine, Loaded, level_of};
+use crate::log::messages::level_of;
+use crate::log::store::Loaded;
+use crate::log::waiting::{Behind, Onward, Step};
 use crate::words::asked::Asked;
 use crate::words::expected::Expected;
 use crate::{Confirm, Mail, Name, SessionKey, Shard};
@@ -37,26 +38,20 @@ impl Shard {
         }
     }
 
-    /// What can go on does.
-    pub(crate) fn pass_on_line(&mut self) {
-        while let Some(waiting) = self.log.as_mut().and_then(|log| log.next_in_line()) {
-            match waiting {
-                InLine::Taken { serial, .. } | InLine::Will { serial } => {
-                    self.pass_on_taken(serial);
-                }
-                InLine::Behind(behind) => self.pass_on_behind(*behind),
-            }
+    /// A message goes on whose turn in the line has come.
+    pub(crate) fn go_on(&mut self, onward: Onward) {
+        match onward {
+            Onward::Taken { serial } | Onward::Will { serial } => self.pass_on_taken(serial),
+            Onward::Behind(behind) => self.pass_on_behind(*behind),
         }
     }
 
-    /// The log is out of service: what it should have kept is refused, and delays nothing.
-    pub(crate) fn break_line(&mut self) {
-        while let Some(waiting) = self.log.as_mut().and_then(|log| log.next_broken_in_line()) {
-            match waiting {
-                InLine::Taken { serial, .. } => self.refuse_taken(serial),
-                InLine::Will { serial } => self.pass_on_taken(serial),
-                InLine::Behind(behind) => self.pass_on_behind(*behind),
-            }
+    /// The same where the log is out of service: what it should have kept is refused, and delays
+    /// nothing.
+    pub(crate) fn go_on_failed(&mut self, onward: Onward) {
+        match onward {
+            Onward::Taken { serial } => self.refuse_taken(serial),
+            other => self.go_on(other),
         }
     }
 
@@ -186,7 +181,7 @@ impl Shard {
                 let level = level_of(message.level());
                 if let Some(log) = &mut self.log {
                     log.note_seen(source, confirm.serial);
-                    log.promise(position, level, crate::log::Promise::Confirm(confirm));
+                    log.wait(position, level, Step::Answer(confirm));
                 }
             }
             (None, ..) if delivered.matched => self.cx.answer(confirm, Reason::SUCCESS, message),

@@ -5,7 +5,8 @@ use session::{Message, Respondent};
 use storage::{AppendError, Position};
 
 use crate::deliver::copies::Routed;
-use crate::log::{Promise, level_of};
+use crate::log::messages::level_of;
+use crate::log::waiting::Step;
 use crate::parts::client::Pace;
 use crate::publish::check::Checked;
 use crate::publish::in_streams::InStreams;
@@ -154,7 +155,7 @@ impl Shard {
     ) {
         if let (Some(position), Some(asked), Some(log)) = (undone, asked, &mut self.log) {
             let confirm = asked.ask(Respondent::UNDONE);
-            log.promise(position, level_of(message.level()), Promise::Confirm(confirm));
+            log.wait(position, level_of(message.level()), Step::Answer(confirm));
         }
     }
 

@@ -6,8 +6,9 @@ use codec::Reason;
 use storage::{AppendError, Command, Completion, InPlace, InPlaceEnd, Journal, Status};
 
 use crate::log::queues::Queue;
+use crate::log::store::Heard;
+use crate::log::waiting::Step;
 use crate::log::writing::Owner;
-use crate::log::{Heard, Promise};
 use crate::parts::notices::Subject;
 use crate::words::expected::Expected;
 use crate::words::queue_number::QueueId;
@@ -135,7 +136,7 @@ impl Shard {
         self.cx.now_ms = now_ms;
         let id = order.id;
         if let Some(result) = self.carry_out_order(order) {
-            self.cx.effects.stream_news.push(StreamNews::Done { order: id, result });
+            self.answer_order(id, result);
         }
         self.hand_over_streams();
         self.finish();
@@ -159,7 +160,7 @@ impl Shard {
     }
 
     fn go_on_with_disk(&mut self, readers: Vec<QueueId>) {
-        self.keep_promises();
+        self.go_on_with_commits();
         self.hand_over_streams();
         self.note_journal_status();
         self.resume_queues(readers);
@@ -185,7 +186,7 @@ impl Shard {
             return;
         }
         if state.poisoned {
-            self.break_promises();
+            self.fail_steps();
         } else if state.full {
             self.wait_for_no_end();
         }
@@ -193,55 +194,50 @@ impl Shard {
     }
 
     /// Does what has waited for what is committed by now.
-    fn keep_promises(&mut self) {
-        while let Some(promise) = self.log.as_mut().and_then(|log| log.next_promise()) {
-            self.keep_promise(promise);
+    fn go_on_with_commits(&mut self) {
+        while let Some(step) = self.log.as_mut().and_then(|log| log.next_step()) {
+            self.carry_out(step);
         }
-        self.pass_on_line();
     }
 
-    fn keep_promise(&mut self, promise: Promise) {
-        match promise {
-            Promise::Confirm(confirm) => self.confirm(confirm, Reason::SUCCESS),
-            Promise::Send { session, packet_id } => {
+    /// What a step waited for is committed.
+    fn carry_out(&mut self, step: Step) {
+        match step {
+            Step::Answer(confirm) => self.confirm(confirm, Reason::SUCCESS),
+            Step::Send { session, packet_id } => {
                 if self.send_committed(session, packet_id) {
                     self.pump(session.slot());
                 }
             }
-            Promise::Received { session, packet_id } => self.release_outgoing(session, packet_id),
-            Promise::Released { session, connection, packet_id, serial } => {
+            Step::Release { session, packet_id } => self.release_outgoing(session, packet_id),
+            Step::Complete { session, connection, packet_id, serial } => {
                 self.complete_incoming((session, connection), packet_id, serial);
             }
-            Promise::Packet { session, connection, packet } => {
+            Step::Packet { session, connection, packet } => {
                 self.send_packet(session, connection, &packet);
             }
-            Promise::Order(ordered) => {
-                if let Some(log) = &mut self.log {
-                    log.on_ordered(ordered);
-                }
-                let done = StreamNews::Done { order: ordered.id, result: Ok(()) };
-                self.cx.effects.stream_news.push(done);
+            Step::Order(ordered) => {
+                self.log.iter_mut().for_each(|log| log.on_ordered(ordered));
+                self.answer_order(ordered.id, Ok(()));
             }
-            Promise::SessionEnded { client } => self.finish_end(client),
+            Step::Ended { client } => self.finish_end(client),
+            Step::Onward(onward) => self.go_on(onward),
         }
     }
 
     /// The journal is out of service: what waits for it never gets a success.
-    fn break_promises(&mut self) {
-        while let Some(promise) = self.log.as_mut().and_then(|log| log.next_broken_promise()) {
-            match promise {
-                Promise::Confirm(confirm) => {
+    fn fail_steps(&mut self) {
+        while let Some(step) = self.log.as_mut().and_then(|log| log.take_step()) {
+            match step {
+                Step::Answer(confirm) => {
                     self.confirm(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
                 }
-                Promise::Packet { session, connection, .. } => self.doom(session, connection),
+                Step::Packet { session, connection, .. } => self.doom(session, connection),
                 // Half of a QoS 2 exchange: the client repeats its part with its next connection.
-                Promise::Send { .. } | Promise::Received { .. } | Promise::Released { .. } => {}
-                Promise::Order(ordered) => {
-                    let result = Err(OrderRefusal::Failed);
-                    let done = StreamNews::Done { order: ordered.id, result };
-                    self.cx.effects.stream_news.push(done);
-                }
-                Promise::SessionEnded { .. } => {}
+                Step::Send { .. } | Step::Release { .. } | Step::Complete { .. } => {}
+                Step::Order(ordered) => self.answer_order(ordered.id, Err(OrderRefusal::Failed)),
+                Step::Ended { .. } => {}
+                Step::Onward(onward) => self.go_on_failed(onward),
             }
         }
         let ends = self.log.as_mut().map_or_else(Vec::new, |log| log.break_ends());
@@ -249,7 +245,10 @@ impl Shard {
             self.doom(session, connection);
         }
         self.break_late();
-        self.break_line();
+    }
+
+    fn answer_order(&mut self, order: u64, result: Result<(), OrderRefusal>) {
+        self.cx.effects.stream_news.push(StreamNews::Done { order, result });
     }
 
     /// The disk has brought what these queues asked for.
@@ -272,7 +271,7 @@ impl Shard {
     /// After a start: what may not have been passed on is passed on again.
     fn resume_handovers(&mut self) {
         if self.pass_on_again() {
-            self.keep_promises();
+            self.go_on_with_commits();
         }
     }
 }

@@ -3,7 +3,7 @@
 use codec::Reason;
 
 use crate::life::ending::NEVER_EXPIRES;
-use crate::log::postponed::Postponed;
+use crate::log::late::Late;
 use crate::words::queue_number::QueueNumber;
 use crate::{Mail, Shard};
 
@@ -19,38 +19,38 @@ impl Shard {
         }
     }
 
-    fn try_again(&mut self, fact: Postponed) {
+    fn try_again(&mut self, fact: Late) {
         match fact {
-            Postponed::Connect(queue) | Postponed::NewSession(queue) => {
+            Late::Connect(queue) | Late::NewSession(queue) => {
                 self.kept_slot(queue).into_iter().for_each(|slot| self.try_connect(slot));
             }
-            Postponed::Will(queue) => {
+            Late::Will(queue) => {
                 self.kept_slot(queue).into_iter().for_each(|slot| self.try_will(slot));
             }
-            Postponed::Detached(queue) => {
+            Late::Detached(queue) => {
                 self.kept_slot(queue).into_iter().for_each(|slot| self.try_detached(slot));
             }
-            Postponed::DueWill(will) => self.try_due_will(will),
-            Postponed::End(end) => self.write_end(end),
-            Postponed::Pubrel { session, connection, packet_id } => {
+            Late::DueWill(will) => self.try_due_will(will),
+            Late::End(end) => self.write_end(end),
+            Late::Pubrel { session, connection, packet_id } => {
                 if let Some(slot) = self.sessions.slot_of(session)
                     && self.sessions.link(slot, connection).is_some()
                 {
                     self.on_pubrel(slot, packet_id);
                 }
             }
-            Postponed::Mail(Mail::Publish { message, confirm, owner }) => {
+            Late::Mail(Mail::Publish { message, confirm, owner }) => {
                 self.on_publish_mail(message, confirm, owner);
             }
-            Postponed::Mail(Mail::Retain { message, confirm, owner }) => {
+            Late::Mail(Mail::Retain { message, confirm, owner }) => {
                 self.on_retain_mail(message, confirm, owner);
             }
-            Postponed::Mail(Mail::Park { group, message, number, confirm }) => {
+            Late::Mail(Mail::Park { group, message, number, confirm }) => {
                 self.on_park(&group, (number, message), confirm);
             }
-            Postponed::Mail(_) => {}
-            Postponed::Subscribed { session, filter } => self.keep_again(session, filter),
-            Postponed::Answer { session, connection, packet, .. } => {
+            Late::Mail(_) => {}
+            Late::Subscribed { session, filter } => self.keep_again(session, filter),
+            Late::Answer { session, connection, packet, .. } => {
                 if let (Some(_), Some(log)) = (self.sessions.slot_of(session), &mut self.log) {
                     log.promise_answer((session, connection), packet);
                 }
@@ -86,10 +86,10 @@ impl Shard {
         let broken = self.log.as_mut().map_or_else(Vec::new, |log| log.break_late());
         for fact in broken {
             match fact {
-                Postponed::RetainedCleared { confirm: Some(confirm), .. } => {
+                Late::RetainedCleared { confirm: Some(confirm), .. } => {
                     self.confirm(confirm, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
                 }
-                Postponed::Answer { session, connection, .. } => self.doom(session, connection),
+                Late::Answer { session, connection, .. } => self.doom(session, connection),
                 _ => {}
             }
         }

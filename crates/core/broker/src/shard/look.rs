@@ -4,7 +4,7 @@ use policy::{Action, ClientLocation, Grants, Identity};
 
 use crate::Shard;
 use crate::life::connect::SEQUENCES_PER_MS;
-use crate::log::Log;
+use crate::log::store::Log;
 use crate::parts::client::Client;
 use crate::parts::groups::Group;
 use crate::parts::groups::Groups;

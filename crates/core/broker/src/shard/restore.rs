@@ -11,13 +11,13 @@ use storage::Recovered;
 use topic::FilterId;
 
 use crate::life::subscribe::Request;
-use crate::log::Log;
 use crate::log::facts::Subscribed;
-use crate::log::kept_sessions::KeptSession;
+use crate::log::kept::KeptSession;
 use crate::log::rebuild::Recipients;
 use crate::log::replay::{
     FormerFacts, Opened, ProgressFacts, Replay, Restored, SessionFacts, SubscribedFacts, Unreadable,
 };
+use crate::log::store::Log;
 use crate::parts::client::Client;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;

@@ -6,7 +6,8 @@ use codec::{QoS, Reason};
 use session::{Dropped, Message, QueueLimit};
 
 use crate::deliver::copies::count_dropped;
-use crate::log::{ForGroup, Loaded, Log, Surplus};
+use crate::log::kept_groups::{ForGroup, Surplus};
+use crate::log::store::{Loaded, Log};
 use crate::parts::groups::{Group, Parked};
 use crate::parts::work::Task;
 use crate::state::Context;
