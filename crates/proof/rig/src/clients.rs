@@ -10,7 +10,7 @@ use codec::{
 
 use crate::got::own;
 use crate::lab::Peer;
-use crate::{Conn, Got, Lab, Received, level, publish};
+use crate::{Conn, Got, Lab, Received, level, persistent, publish, request};
 
 impl Lab {
     /// Connects without delivering mail.
@@ -41,6 +41,31 @@ impl Lab {
         let conn = self.connect(request);
         match self.take(conn) {
             Some(Got::Connack { reason: Reason::SUCCESS, .. }) => conn,
+            other => panic!("expected a CONNACK, got {other:?}"),
+        }
+    }
+
+    /// A session that is kept, subscribed and away.
+    pub fn leave(&mut self, client_id: &str, filter: &str, qos: u8) {
+        let conn = self.open(persistent(client_id));
+        assert_eq!(self.subscribe(conn, filter, qos), qos);
+        self.cut(conn);
+    }
+
+    /// Connects to a kept session. Returns whether there was one.
+    pub fn resume(&mut self, client_id: &str) -> (Conn, bool) {
+        let conn = self.connect(persistent(client_id));
+        let is_present = self.connack(conn).expect("an answer").expect("success");
+        (conn, is_present)
+    }
+
+    /// The CONNACK: whether there was a session, or why it is refused. None: there is none yet.
+    pub fn connack(&mut self, conn: Conn) -> Option<Result<bool, Reason>> {
+        match self.take(conn)? {
+            Got::Connack { session_present, reason: Reason::SUCCESS, .. } => {
+                Some(Ok(session_present))
+            }
+            Got::Connack { reason, .. } => Some(Err(reason)),
             other => panic!("expected a CONNACK, got {other:?}"),
         }
     }
@@ -106,6 +131,16 @@ impl Lab {
         };
         self.settle();
         reason
+    }
+
+    /// What somebody is sent who subscribes now.
+    pub fn retained_on(&mut self, filter: &str) -> Vec<String> {
+        let fresh = self.open(request("fresh"));
+        self.subscribe(fresh, filter, 0);
+        self.settle();
+        let payloads = self.payloads(fresh);
+        self.cut(fresh);
+        payloads
     }
 
     /// Asks for all of them in one packet; the mail stays where it is.
@@ -179,6 +214,15 @@ impl Lab {
                 _ => None,
             })
             .collect()
+    }
+
+    /// All acknowledgements that were written to a client; other packets are skipped.
+    pub fn acks(&mut self, conn: Conn) -> Vec<(AckKind, u16, Reason)> {
+        let ack = |got| match got {
+            Got::Ack(kind, packet_id, reason) => Some((kind, packet_id, reason)),
+            _ => None,
+        };
+        self.take_all(conn).into_iter().filter_map(ack).collect()
     }
 
     pub fn payloads(&mut self, conn: Conn) -> Vec<String> {

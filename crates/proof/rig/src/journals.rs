@@ -5,10 +5,10 @@ use std::sync::Arc;
 use broker::{Limits, Replay, Settings, Shard, Shared};
 use policy::Access;
 use storage::testing::{Crash, SimDisk};
-use storage::{Identity, Journal};
+use storage::{Identity, Journal, Stats, Status};
 
 use crate::lab::open_scopes;
-use crate::{Lab, persistent, retained};
+use crate::{Conn, Lab, persistent, retained};
 
 /// Journals small enough that a test can fill and reclaim them. What nobody waits for is written at
 /// once, so that a crash finds it.
@@ -99,6 +99,43 @@ impl Lab {
         let are_ready =
             self.shards.iter().all(|shard| shard.journal().is_none_or(Journal::is_ready));
         assert!(are_ready, "the logs are open");
+    }
+
+    /// The disks go on, after they stood still.
+    pub fn let_disks_work(&mut self) {
+        self.disks_stand_still = false;
+        self.settle();
+    }
+
+    pub fn log_stats(&self, shard: usize) -> Stats {
+        self.shards[shard].journal().expect("a log").stats()
+    }
+
+    pub fn is_poisoned(&self, shard: usize) -> bool {
+        matches!(self.shards[shard].journal_status(), Some(Status::Poisoned(_)))
+    }
+
+    pub fn is_full(&self, shard: usize) -> bool {
+        matches!(self.shards[shard].journal_status(), Some(Status::Full(_)))
+    }
+
+    /// Publishes on a topic that the first shard keeps until its disk is full.
+    pub fn fill_disk(&mut self, publisher: Conn, topic: &str) {
+        self.disks[0].faults.capacity_bytes = 4 * 64 * 1024;
+        for packet_id in 1..1000 {
+            self.publish(publisher, topic, &[b'x'; 4000], 1, packet_id);
+            if self.is_full(0) {
+                return;
+            }
+        }
+        panic!("the disk is never full");
+    }
+
+    /// The disk of the first shard has room again, and its journal takes it.
+    pub fn make_room(&mut self) {
+        self.disks[0].faults.capacity_bytes = u64::MAX;
+        self.pass_secs(3);
+        assert_eq!(self.shards[0].journal_status(), Some(Status::Ready));
     }
 
     /// Lets the disks do what they were told; false if there was nothing.

@@ -20,6 +20,6 @@ pub use journals::journal_settings;
 pub use lab::{Conn, Lab, SCOPES};
 pub use operator::TICKET;
 pub use requests::{
-    admit, connect_packet, level, of_version, persistent, publish, queue, request, request_with,
-    retained, rule, window, with_limits,
+    admit, again, connect_packet, level, of_version, persistent, publish, queue, request,
+    request_with, retained, rule, will, window, with_limits, with_will,
 };

@@ -6,7 +6,7 @@ use broker::admission::{self, Admission, Refusal};
 use broker::{ConnectRequest, Limits};
 use codec::{Connect, Packet, Properties, Publish, QoS, Version};
 use policy::{Permission, Rule, Who};
-use session::{Overflow, QueueLimits};
+use session::{Overflow, QueueLimits, Will};
 
 /// A request of version 5 with a clean session that lasts as long as its connection.
 pub fn request(client_id: &str) -> ConnectRequest {
@@ -25,6 +25,25 @@ pub fn persistent(client_id: &str) -> ConnectRequest {
 pub fn of_version(version: Version, client_id: &str) -> ConnectRequest {
     let connect = Connect { version, ..connect_packet(client_id) };
     admit(&connect, &Arc::new(Limits::default())).expect("a sound CONNECT")
+}
+
+/// The request of a client that leaves a will.
+pub fn with_will(request: ConnectRequest, will: Will) -> ConnectRequest {
+    ConnectRequest { will: Some(Box::new(will)), ..request }
+}
+
+/// A will that says `gone`, at once.
+pub fn will(topic: &str, qos: QoS) -> Will {
+    Will {
+        topic: topic.into(),
+        properties: [].into(),
+        payload: b"gone".as_slice().into(),
+        qos,
+        retain: false,
+        delay_secs: 0,
+        message_expiry_secs: None,
+        due_ms: session::NEVER,
+    }
 }
 
 pub fn with_limits(request: ConnectRequest, limits: Limits) -> ConnectRequest {
@@ -84,6 +103,12 @@ pub fn publish<'a>(topic: &'a str, payload: &'a [u8], qos: u8, packet_id: u16) -
 pub fn retained<'a>(topic: &'a str, payload: &'a [u8], qos: u8, packet_id: u16) -> Packet<'a> {
     let Packet::Publish(publish) = publish(topic, payload, qos, packet_id) else { unreachable!() };
     Packet::Publish(Publish { retain: true, ..publish })
+}
+
+/// A packet as it is when it comes again.
+pub fn again(packet: Packet<'_>) -> Packet<'_> {
+    let Packet::Publish(publish) = packet else { panic!("it is no publish") };
+    Packet::Publish(Publish { dup: true, ..publish })
 }
 
 pub fn level(qos: u8) -> QoS {
