@@ -1,73 +1,136 @@
 //! One publisher, one topic, mixed QoS: nothing overtakes, and retained is what was acknowledged
 //! last.
 
-use broker::{Durability, Settings};
-use codec::{AckKind, Packet, QoS};
-use rig::{Conn, Got, Lab, persistent, request};
-use session::Overflow;
+use std::ops::Range;
+
+use broker::{Durability, Limits, Settings};
+use codec::{AckKind, Packet, QoS, Reason};
+use rig::{
+    Conn, Lab, again, persistent, publish, queue, read_all, request, retained, will, window,
+    with_limits, with_will,
+};
+use session::{Overflow, Will};
 use storage::Status;
 use storage::testing::Crash;
 
-fn acks(got: Vec<Got>) -> Vec<(AckKind, u16)> {
-    let ack = |got| match got {
-        Got::Ack(kind, packet_id, reason) => {
-            assert!(!reason.is_error(), "{reason:?}");
-            Some((kind, packet_id))
-        }
-        _ => None,
-    };
-    got.into_iter().filter_map(ack).collect()
-}
-
-/// A publish of this QoS whose packet id is its number.
-fn send(lab: &mut Lab, conn: Conn, topic: &str, qos: u8, number: u16, flags: &[&str]) {
-    let payload = number.to_string();
+/// A publish of this QoS whose packet id and payload are its number.
+fn send(lab: &mut Lab, conn: Conn, topic: &str, qos: u8, number: u16) {
     let packet_id = if qos == 0 { 0 } else { number };
-    let mut packet = rig::publish(topic, payload.as_bytes(), qos, packet_id);
-    if let Packet::Publish(publish) = &mut packet {
-        publish.retain = flags.contains(&"retain");
-        publish.dup = flags.contains(&"dup");
-        if flags.contains(&"clear") {
-            publish.payload = b"";
-        }
-    }
-    lab.send(conn, &packet);
+    lab.publish(conn, topic, number.to_string().as_bytes(), qos, packet_id);
 }
 
-fn retained_on(lab: &mut Lab, topic: &str) -> Vec<String> {
-    let fresh = lab.open(request("fresh"));
-    lab.subscribe(fresh, topic, 0);
-    lab.settle();
-    let payloads = lab.payloads(fresh);
-    lab.cut(fresh);
-    payloads
+fn retain(lab: &mut Lab, conn: Conn, topic: &str, qos: u8, number: u16) {
+    lab.send(conn, &retained(topic, number.to_string().as_bytes(), qos, number));
 }
 
-#[test]
-fn what_is_retained_is_what_was_acknowledged_last_whatever_the_qos() {
-    for home in 0..3 {
-        for newer in [0, 1] {
-            let mut lab = Lab::durable(3);
-            let publisher = lab.id_on(0, "publisher");
-            let publisher = lab.open(persistent(&publisher));
-            let topic = lab.topic_on(home, "r");
-            lab.disks_stand_still = true;
-            send(&mut lab, publisher, &topic, 2, 1, &["retain"]);
-            send(&mut lab, publisher, &topic, newer, 2, &["retain"]);
-            assert_eq!(acks(lab.take_all(publisher)), []);
-            lab.disks_stand_still = false;
-            lab.settle();
-            let expected = [(AckKind::Pubrec, 1), (AckKind::Puback, 2)];
-            assert_eq!(acks(lab.take_all(publisher)), expected[..1 + usize::from(newer)]);
-            assert_eq!(retained_on(&mut lab, &topic), ["2"], "QoS {newer}, home {home}");
-            lab.crash(Crash::Power);
-            assert_eq!(retained_on(&mut lab, &topic), ["2"], "QoS {newer}, home {home}, crash");
-        }
-    }
+fn retain_again(lab: &mut Lab, conn: Conn, topic: &str, qos: u8, number: u16) {
+    lab.send(conn, &again(retained(topic, number.to_string().as_bytes(), qos, number)));
+}
+
+/// Packet ids that were acknowledged, each with success.
+fn acked(lab: &mut Lab, conn: Conn) -> Vec<u16> {
+    let acks = lab.acks(conn).into_iter();
+    acks.inspect(|(_, _, reason)| assert!(!reason.is_error(), "{reason:?}"))
+        .map(|(_, packet_id, _)| packet_id)
+        .collect()
+}
+
+/// What happens on the topic of a row. Publishes are retained, with number and QoS.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Send(u16, u8),
+    Again(u16, u8),
+    /// On another topic of the same home.
+    Elsewhere(u16, u8),
+    ElsewhereAgain(u16, u8),
+    /// Of another client.
+    Other(u16, u8),
+    Release(u16),
+    /// The publisher has another connection, with its session.
+    Back,
+    /// And without.
+    CleanStart,
+    StandStill,
+    Work,
+    /// A loss of power. Each row is tried without it, too.
+    PowerLoss,
 }
 
 #[test]
-fn a_publisher_and_topic_keep_their_order_on_other_shards_whatever_the_qos() {
+fn retained_is_what_was_acknowledged_last_whatever_comes_again() {
+    use Step::*;
+    let rows: [(&[Step], &str); 7] = [
+        (&[StandStill, Send(1, 2), Send(2, 1), Work, PowerLoss], "2"),
+        (&[StandStill, Send(1, 2), Send(2, 0), Work, PowerLoss], "2"),
+        // The acknowledgements are lost with the connection.
+        (&[Send(1, 1), Send(2, 2), Back, Again(1, 1), Again(2, 2), PowerLoss], "2"),
+        // Released, it has no say any more.
+        (
+            &[
+                &[Send(1, 1), Send(2, 2), Back, Again(1, 1), PowerLoss][..],
+                &[Back, Again(2, 2), Release(2), Send(3, 1)],
+            ]
+            .concat(),
+            "3",
+        ),
+        (
+            &[
+                &[Send(1, 1), Send(2, 2), Back, Again(1, 1), Again(2, 2), Send(3, 2)][..],
+                &[PowerLoss, Back, Again(2, 2), PowerLoss, Back, Release(2), Again(3, 2)],
+            ]
+            .concat(),
+            "3",
+        ),
+        // It replaces nothing of another client.
+        (
+            &[
+                &[Elsewhere(1, 1), Send(2, 2), Other(3, 1), PowerLoss][..],
+                &[Back, ElsewhereAgain(1, 1), Again(2, 2)],
+            ]
+            .concat(),
+            "3",
+        ),
+        // Nobody hears of the first one any more.
+        (&[StandStill, Send(1, 2), CleanStart, Send(2, 1), Work, PowerLoss], "2"),
+    ];
+    for (steps, expected) in rows {
+        let calm: Vec<Step> = steps.iter().copied().filter(|step| *step != PowerLoss).collect();
+        for (home, steps) in [(0, steps), (1, steps), (0, &calm), (1, &calm)] {
+            let mut lab = Lab::durable(2);
+            let topic = go(&mut lab, home, steps);
+            assert_eq!(lab.retained_on(&topic), [expected], "home {home}: {steps:?}");
+        }
+    }
+}
+
+/// Returns the topic. The publisher is on the first shard.
+fn go(lab: &mut Lab, home: u16, steps: &[Step]) -> String {
+    let (topic, elsewhere) = (lab.topic_on(home, "r"), lab.topic_on(home, "s"));
+    let id = lab.id_on(0, "publisher");
+    let mut conn = lab.open(persistent(&id));
+    for step in steps {
+        match *step {
+            Step::Send(number, qos) => retain(lab, conn, &topic, qos, number),
+            Step::Again(number, qos) => retain_again(lab, conn, &topic, qos, number),
+            Step::Elsewhere(number, qos) => retain(lab, conn, &elsewhere, qos, number),
+            Step::ElsewhereAgain(number, qos) => retain_again(lab, conn, &elsewhere, qos, number),
+            Step::Other(number, qos) => {
+                let other = lab.open(request("other"));
+                retain(lab, other, &topic, qos, number);
+            }
+            Step::Release(number) => lab.ack(conn, AckKind::Pubrel, number),
+            Step::Back => conn = lab.open(persistent(&id)),
+            Step::CleanStart => conn = lab.connect(request(&id)),
+            Step::StandStill => lab.disks_stand_still = true,
+            Step::Work => lab.let_disks_work(),
+            Step::PowerLoss => lab.crash(Crash::Power),
+        }
+    }
+    topic
+}
+
+#[test]
+fn another_topic_does_not_wait_for_a_publish_of_qos_2() {
     let mut lab = Lab::durable(2);
     let (kept, clean) = (lab.id_on(1, "kept"), lab.id_on(1, "clean"));
     let kept = lab.open(persistent(&kept));
@@ -77,62 +140,15 @@ fn a_publisher_and_topic_keep_their_order_on_other_shards_whatever_the_qos() {
     let publisher = lab.id_on(0, "publisher");
     let publisher = lab.open(persistent(&publisher));
     lab.disks_stand_still = true;
-    for (number, qos) in [2, 1, 0, 2, 1, 1, 2, 0, 1].into_iter().enumerate() {
-        send(&mut lab, publisher, "t/a", qos, number as u16 + 1, &[]);
+    for (number, qos) in (1..).zip([2, 1, 0, 2, 1, 1, 2, 0, 1]) {
+        send(&mut lab, publisher, "t/a", qos, number);
     }
-    // Another topic does not wait.
-    send(&mut lab, publisher, "t/b", 1, 100, &[]);
+    send(&mut lab, publisher, "t/b", 1, 100);
     assert_eq!(lab.payloads(clean), ["100"]);
     assert_eq!(lab.payloads(kept), ["100"]);
-    lab.disks_stand_still = false;
-    lab.settle();
-    let expected = ["1", "2", "3", "4", "5", "6", "7", "8", "9"];
-    assert_eq!(lab.payloads(clean), expected);
-    let exactly: Vec<String> =
-        lab.payloads(kept).into_iter().filter(|number| !["3", "8"].contains(&&**number)).collect();
-    assert_eq!(exactly, ["1", "2", "4", "5", "6", "7", "9"]);
-    let answers = acks(lab.take_all(publisher));
-    let numbers: Vec<u16> = answers.iter().map(|(_, number)| *number).collect();
-    assert_eq!(numbers, [1, 2, 4, 5, 6, 7, 9, 100]);
-}
-
-#[test]
-fn a_delivery_of_qos_1_does_not_overtake_one_of_qos_2_that_waits_for_the_disk() {
-    let mut lab = Lab::durable(1);
-    let subscriber = lab.open(persistent("subscriber"));
-    lab.subscribe(subscriber, "t", 2);
-    let publisher = lab.open(request("publisher"));
-    lab.disks_stand_still = true;
-    for (number, qos) in [1, 2, 1, 2, 1].into_iter().enumerate() {
-        send(&mut lab, publisher, "t", qos, number as u16 + 1, &[]);
-    }
-    assert_eq!(lab.payloads(subscriber), ["1"]);
-    lab.disks_stand_still = false;
-    lab.settle();
-    let received = lab.received(subscriber);
-    let seen: Vec<(u8, bool, &[u8])> =
-        received.iter().map(|r| (r.qos, r.dup, r.payload.as_slice())).collect();
-    assert_eq!(
-        seen,
-        [(2, false, b"2".as_slice()), (1, false, b"3"), (2, false, b"4"), (1, false, b"5")]
-    );
-}
-
-#[test]
-fn what_waits_behind_a_commit_is_sent_again_in_order_to_the_next_connection() {
-    let mut lab = Lab::durable(1);
-    let subscriber = lab.open(persistent("subscriber"));
-    lab.subscribe(subscriber, "t", 2);
-    let publisher = lab.open(request("publisher"));
-    lab.disks_stand_still = true;
-    send(&mut lab, publisher, "t", 2, 1, &[]);
-    send(&mut lab, publisher, "t", 1, 2, &[]);
-    let subscriber = lab.open(persistent("subscriber"));
-    send(&mut lab, publisher, "t", 1, 3, &[]);
-    assert_eq!(lab.payloads(subscriber), Vec::<String>::new());
-    lab.disks_stand_still = false;
-    lab.settle();
-    assert_eq!(lab.payloads(subscriber), ["1", "2", "3"]);
+    lab.let_disks_work();
+    assert_eq!(lab.payloads(clean), ["1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+    assert_eq!(acked(&mut lab, publisher), [1, 2, 4, 5, 6, 7, 9, 100]);
 }
 
 #[test]
@@ -140,255 +156,89 @@ fn a_will_does_not_overtake_what_its_client_published() {
     for home in 0..2 {
         let mut lab = Lab::durable(2);
         let topic = lab.topic_on(home, "status");
-        let publisher = lab.id_on(0, "publisher");
-        let mut with_will = persistent(&publisher);
-        with_will.will = Some(Box::new(session::Will {
-            topic: topic.as_str().into(),
-            properties: Box::default(),
-            payload: b"offline".as_slice().into(),
-            qos: QoS::AtLeastOnce,
-            retain: true,
-            delay_secs: 0,
-            message_expiry_secs: None,
-            due_ms: session::NEVER,
-        }));
-        let publisher = lab.open(with_will);
+        let will = Will { retain: true, ..will(&topic, QoS::AtLeastOnce) };
+        let publisher = with_will(persistent(&lab.id_on(0, "publisher")), will);
+        let publisher = lab.open(publisher);
         lab.disks_stand_still = true;
-        send(&mut lab, publisher, &topic, 2, 1, &["retain"]);
+        retain(&mut lab, publisher, &topic, 2, 1);
         lab.cut(publisher);
-        lab.disks_stand_still = false;
-        lab.settle();
-        assert_eq!(retained_on(&mut lab, &topic), ["offline"], "home {home}");
+        lab.let_disks_work();
+        assert_eq!(lab.retained_on(&topic), ["gone"], "home {home}");
     }
 }
 
-#[test]
-fn an_older_publish_that_comes_again_does_not_stay_retained() {
-    for home in 0..2 {
-        let mut lab = Lab::durable(2);
-        let topic = lab.topic_on(home, "r");
-        let id = lab.id_on(0, "publisher");
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 1, 1, &["retain"]);
-        send(&mut lab, publisher, &topic, 2, 2, &["retain"]);
-        // The acknowledgements are lost with the connection, and both come again.
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 1, 1, &["retain", "dup"]);
-        assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Puback, 1)]);
-        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
-        assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Pubrec, 2)]);
-        assert_eq!(retained_on(&mut lab, &topic), ["2"], "home {home}");
-        lab.crash(Crash::Power);
-        assert_eq!(retained_on(&mut lab, &topic), ["2"], "home {home}, crash");
-    }
-}
-
-#[test]
-fn an_older_publish_that_came_again_on_an_earlier_connection_does_not_stay_retained() {
-    for crashes in [false, true] {
-        let mut lab = Lab::durable(2);
-        let topic = lab.topic_on(1, "r");
-        let id = lab.id_on(0, "publisher");
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 1, 1, &["retain"]);
-        send(&mut lab, publisher, &topic, 2, 2, &["retain"]);
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 1, 1, &["retain", "dup"]);
-        if crashes {
-            lab.crash(Crash::Power);
-        }
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
-        assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Pubrec, 2)]);
-        assert_eq!(retained_on(&mut lab, &topic), ["2"], "crashes: {crashes}");
-        // Released, it has no say any more.
-        lab.ack(publisher, AckKind::Pubrel, 2);
-        send(&mut lab, publisher, &topic, 1, 3, &["retain"]);
-        assert_eq!(retained_on(&mut lab, &topic), ["3"], "crashes: {crashes}");
-    }
-}
-
-/// A client that has published `1` to `19`, retained, on a topic whose home is its own shard, all
-/// large and all but the first at QoS 2, and has seen no acknowledgement of them.
-fn unanswered(lab: &mut Lab, id: &str, topic: &str) {
-    let publisher = lab.open(persistent(id));
-    for number in 1..20 {
-        lab.send(publisher, &large(topic, number, false));
-    }
-}
-
-fn large(topic: &str, number: u16, dup: bool) -> Packet<'static> {
-    let mut payload = vec![b'0'; 5000];
-    payload.extend(number.to_string().bytes());
-    let qos = if number == 1 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
-    Packet::Publish(codec::Publish {
-        dup,
-        qos,
-        retain: true,
-        topic: topic.to_owned().leak(),
-        packet_id: number,
-        properties: codec::Properties::EMPTY,
-        payload: payload.leak(),
-    })
-}
-
-fn numbers(payloads: &[String]) -> Vec<&str> {
-    payloads.iter().map(|payload| payload.trim_start_matches('0')).collect()
+/// Large, so that a segment has room for a few only.
+fn large(number: u16, qos: u8) -> Packet<'static> {
+    retained("r", format!("{number:0>5000}").leak().as_bytes(), qos, number)
 }
 
 #[test]
 fn what_is_retained_in_its_turn_waits_for_the_next_segment() {
-    let mut lab = Lab::durable(1);
-    let publisher = lab.open(persistent("publisher"));
-    lab.disks_stand_still = true;
-    send(&mut lab, publisher, "r", 2, 100, &["retain"]);
-    for number in 2..32 {
-        let Packet::Publish(publish) = large("r", number, false) else { unreachable!() };
-        lab.send(publisher, &Packet::Publish(codec::Publish { qos: QoS::AtLeastOnce, ..publish }));
+    for (is_again, qos, count) in [(false, 1, 30), (true, 2, 19)] {
+        let mut lab = Lab::durable(1);
+        let packets: Vec<Packet<'_>> =
+            (1..=count).map(|number| large(number, if number == 1 { 1 } else { qos })).collect();
+        if is_again {
+            let publisher = lab.open(persistent("publisher"));
+            packets.iter().for_each(|packet| lab.send(publisher, packet));
+        }
+        let publisher = lab.open(persistent("publisher"));
+        lab.disks_stand_still = true;
+        // All that follows waits behind this one, and is written at once.
+        retain(&mut lab, publisher, "r", 2, 100);
+        for packet in packets {
+            lab.send(publisher, &if is_again { again(packet) } else { packet });
+        }
+        lab.let_disks_work();
+        lab.pass_secs(1);
+        assert_eq!(acked(&mut lab, publisher).len(), 1 + usize::from(count), "again: {is_again}");
+        let retained = lab.retained_on("r");
+        assert_eq!(retained[0].trim_start_matches('0'), count.to_string(), "again: {is_again}");
     }
-    lab.disks_stand_still = false;
-    lab.settle();
-    lab.pass_secs(1);
-    assert_eq!(acks(lab.take_all(publisher)).len(), 31);
-    assert_eq!(numbers(&retained_on(&mut lab, "r")), ["31"]);
-}
-
-#[test]
-fn what_is_retained_anew_in_its_turn_waits_for_the_next_segment() {
-    let mut lab = Lab::durable(1);
-    unanswered(&mut lab, "publisher", "r");
-    let publisher = lab.open(persistent("publisher"));
-    lab.disks_stand_still = true;
-    // All that follows waits behind this one, and is written at once.
-    send(&mut lab, publisher, "r", 2, 100, &["retain"]);
-    for number in 1..20 {
-        lab.send(publisher, &large("r", number, true));
-    }
-    lab.disks_stand_still = false;
-    lab.settle();
-    lab.pass_secs(1);
-    assert_eq!(acks(lab.take_all(publisher)).len(), 20);
-    assert_eq!(numbers(&retained_on(&mut lab, "r")), ["19"]);
-    lab.crash(Crash::Power);
-    assert_eq!(numbers(&retained_on(&mut lab, "r")), ["19"]);
 }
 
 #[test]
 fn what_came_again_is_known_however_often_the_journal_was_copied() {
     let mut lab = Lab::durable(1);
-    let away = lab.open(persistent("away"));
-    lab.subscribe(away, "r", 1);
-    lab.cut(away);
+    lab.leave("away", "r", 1);
     let publisher = lab.open(persistent("publisher"));
-    send(&mut lab, publisher, "r", 1, 1, &["retain"]);
-    send(&mut lab, publisher, "r", 2, 2, &["retain"]);
+    retain(&mut lab, publisher, "r", 1, 1);
+    retain(&mut lab, publisher, "r", 2, 2);
     let publisher = lab.open(persistent("publisher"));
-    send(&mut lab, publisher, "r", 1, 1, &["retain", "dup"]);
+    retain_again(&mut lab, publisher, "r", 1, 1);
     for _ in 0..2 {
         lab.turn_the_journal_over();
         lab.crash(Crash::Power);
     }
-    assert_eq!(retained_on(&mut lab, "r"), ["1"]);
+    assert_eq!(lab.retained_on("r"), ["1"]);
     let publisher = lab.open(persistent("publisher"));
-    send(&mut lab, publisher, "r", 2, 2, &["retain", "dup"]);
-    assert_eq!(retained_on(&mut lab, "r"), ["2"]);
+    retain_again(&mut lab, publisher, "r", 2, 2);
+    assert_eq!(lab.retained_on("r"), ["2"]);
     // Released, it is forgotten.
     lab.ack(publisher, AckKind::Pubrel, 2);
     lab.turn_the_journal_over();
     lab.crash(Crash::Power);
     let publisher = lab.open(persistent("publisher"));
-    lab.take_all(publisher);
-    send(&mut lab, publisher, "r", 2, 2, &["retain"]);
-    assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Pubrec, 2)]);
-    let away = lab.open(persistent("away"));
+    retain(&mut lab, publisher, "r", 2, 2);
+    assert_eq!(acked(&mut lab, publisher), [2]);
+    let (away, _) = lab.resume("away");
     assert_eq!(lab.payloads(away).len(), 4);
-}
-
-#[test]
-fn what_was_retained_behind_one_that_comes_again_is_so_when_both_come_again() {
-    for crashes in [false, true] {
-        let mut lab = Lab::durable(2);
-        let topic = lab.topic_on(1, "r");
-        let id = lab.id_on(0, "publisher");
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 1, 1, &["retain"]);
-        send(&mut lab, publisher, &topic, 2, 2, &["retain"]);
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 1, 1, &["retain", "dup"]);
-        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
-        send(&mut lab, publisher, &topic, 2, 3, &["retain"]);
-        if crashes {
-            lab.crash(Crash::Power);
-        }
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
-        if crashes {
-            lab.crash(Crash::Power);
-        }
-        let publisher = lab.open(persistent(&id));
-        lab.ack(publisher, AckKind::Pubrel, 2);
-        send(&mut lab, publisher, &topic, 2, 3, &["retain", "dup"]);
-        assert_eq!(retained_on(&mut lab, &topic), ["3"], "crashes: {crashes}");
-    }
-}
-
-#[test]
-fn a_retained_publish_that_comes_again_replaces_nothing_that_another_client_has_put_there() {
-    for (home, crashes) in [(0, false), (0, true), (1, false), (1, true)] {
-        let mut lab = Lab::durable(2);
-        let (topic, another) = (lab.topic_on(home, "r"), lab.topic_on(home, "s"));
-        let id = lab.id_on(0, "publisher");
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &another, 1, 1, &["retain"]);
-        send(&mut lab, publisher, &topic, 2, 2, &["retain"]);
-        let other = lab.open(request("other"));
-        send(&mut lab, other, &topic, 1, 3, &["retain"]);
-        if crashes {
-            lab.crash(Crash::Power);
-        }
-        let publisher = lab.open(persistent(&id));
-        send(&mut lab, publisher, &another, 1, 1, &["retain", "dup"]);
-        send(&mut lab, publisher, &topic, 2, 2, &["retain", "dup"]);
-        let expected = [(AckKind::Puback, 1), (AckKind::Pubrec, 2)];
-        assert_eq!(acks(lab.take_all(publisher)), expected);
-        assert_eq!(retained_on(&mut lab, &topic), ["3"], "home {home}, crashes: {crashes}");
-    }
-}
-
-#[test]
-fn what_was_taken_on_and_given_up_does_not_replace_what_was_acknowledged() {
-    for home in 0..2 {
-        let mut lab = Lab::durable(2);
-        let topic = lab.topic_on(home, "r");
-        let id = lab.id_on(0, "publisher");
-        let publisher = lab.open(persistent(&id));
-        lab.disks_stand_still = true;
-        send(&mut lab, publisher, &topic, 2, 1, &["retain"]);
-        // A clean start: nobody will hear of the first one any more.
-        let publisher = lab.connect(request(&id));
-        send(&mut lab, publisher, &topic, 1, 2, &["retain"]);
-        lab.disks_stand_still = false;
-        lab.settle();
-        assert!(matches!(lab.take(publisher), Some(Got::Connack { .. })));
-        assert_eq!(acks(lab.take_all(publisher)), [(AckKind::Puback, 2)]);
-        assert_eq!(retained_on(&mut lab, &topic), ["2"], "home {home}");
-    }
 }
 
 #[test]
 fn what_waits_behind_others_has_a_limit_and_nothing_is_lost() {
     let mut lab = Lab::durable(2);
     let id = lab.id_on(1, "subscriber");
-    let limits = broker::Limits { outbox_bytes_max: 1 << 26, ..broker::Limits::default() };
-    let subscriber = lab.open(rig::with_limits(request(&id), limits));
+    let limits = Limits { outbox_bytes_max: 1 << 26, ..Limits::default() };
+    let subscriber = lab.open(with_limits(request(&id), limits));
     lab.subscribe(subscriber, "t", 2);
     let publisher = lab.id_on(0, "publisher");
     let publisher = lab.open(persistent(&publisher));
     lab.disks_stand_still = true;
-    send(&mut lab, publisher, "t", 2, 1, &[]);
+    send(&mut lab, publisher, "t", 2, 1);
     let payload = vec![b'x'; 10_000];
     for _ in 0..500 {
-        lab.send_only(publisher, &rig::publish("t", &payload, 0, 0));
+        lab.send_only(publisher, &publish("t", &payload, 0, 0));
     }
     // It is told to wait: what lies in its inbox is not looked at.
     assert!(lab.pauses.iter().any(|(conn, _)| *conn == publisher));
@@ -406,45 +256,13 @@ fn what_waits_behind_others_has_a_limit_and_nothing_is_lost() {
     assert_eq!(received, 501);
 }
 
-#[test]
-fn what_waits_for_a_kept_session_keeps_its_order_where_only_some_of_it_is_written() {
-    for shards in [1, 2] {
-        let topic_durability = vec![("fast/#".into(), Durability::Memory)];
-        let mut lab =
-            Lab::durable_with(shards, Settings { topic_durability, ..Settings::default() });
-        let away = lab.id_on(0, "away");
-        let conn = lab.open(persistent(&away));
-        lab.subscribe(conn, "#", 2);
-        lab.settle();
-        lab.cut(conn);
-        let publisher = lab.id_on(shards - 1, "publisher");
-        let publisher = lab.open(request(&publisher));
-        for (number, qos) in [1, 2, 1, 1, 2, 1].into_iter().enumerate() {
-            send(&mut lab, publisher, "fast/a", qos, number as u16 + 1, &[]);
-            lab.settle();
-        }
-        // Nobody waits for what is written only for the order.
-        lab.disks_stand_still = true;
-        send(&mut lab, publisher, "fast/a", 1, 7, &[]);
-        assert_eq!(acks(lab.take_all(publisher)).len(), 7);
-        lab.disks_stand_still = false;
-        lab.settle();
-        let conn = lab.open(persistent(&away));
-        lab.settle();
-        assert_eq!(lab.payloads(conn), ["1", "2", "3", "4", "5", "6", "7"], "{shards} shards");
-    }
-}
-
 /// Topics below `fast` are at level `memory`. The sessions `slow`, at QoS 1 and with room for one
 /// message in flight, and `twice`, at QoS 2 and away, are kept and listen to them. Returns `slow`,
 /// and a publisher.
 fn memory_and_disk(shards: u16, settings: Settings) -> (Lab, Conn, Conn) {
     let topic_durability = vec![("fast/#".into(), Durability::Memory)];
     let mut lab = Lab::durable_with(shards, Settings { topic_durability, ..settings });
-    let twice = lab.id_on(0, "twice");
-    let twice = lab.open(persistent(&twice));
-    lab.subscribe(twice, "fast/#", 2);
-    lab.cut(twice);
+    lab.leave(&lab.id_on(0, "twice"), "fast/#", 2);
     let slow = slow(&mut lab);
     lab.subscribe(slow, "#", 1);
     let publisher = lab.id_on(shards - 1, "publisher");
@@ -454,23 +272,23 @@ fn memory_and_disk(shards: u16, settings: Settings) -> (Lab, Conn, Conn) {
 
 fn slow(lab: &mut Lab) -> Conn {
     let id = lab.id_on(0, "slow");
-    lab.open(rig::with_limits(persistent(&id), rig::window(1)))
+    lab.open(with_limits(persistent(&id), window(1)))
 }
 
 fn send_each(lab: &mut Lab, publisher: Conn, qos: &[u8], from: u16) {
     for (number, qos) in (from..).zip(qos) {
-        send(lab, publisher, "fast/a", *qos, number, &[]);
+        send(lab, publisher, "fast/a", *qos, number);
     }
-    assert_eq!(acks(lab.take_all(publisher)).len(), qos.len(), "nobody waits");
+    assert_eq!(acked(lab, publisher).len(), qos.len(), "nobody waits");
 }
 
 /// Fills the journal of shard 0, as far as the disk lets it.
 fn fill(lab: &mut Lab) {
     let filler = lab.open(request("filler"));
     for number in 1..100 {
-        let before = lab.shards[0].journal().expect("a log").stats().bytes_appended;
+        let before = lab.log_stats(0).bytes_appended;
         lab.publish(filler, "other", &[b'x'; 4000], 1, number);
-        let after = lab.shards[0].journal().expect("a log").stats().bytes_appended;
+        let after = lab.log_stats(0).bytes_appended;
         let is_ready = lab.shards[0].journal_status() == Some(Status::Ready);
         if !is_ready || lab.disks_stand_still && before == after {
             return;
@@ -514,7 +332,7 @@ fn read_fast(lab: &mut Lab, conn: Conn) -> Vec<(u8, String)> {
     }
 }
 
-fn at_qos(qos: u8, numbers: std::ops::Range<u16>) -> Vec<(u8, String)> {
+fn at_qos(qos: u8, numbers: Range<u16>) -> Vec<(u8, String)> {
     numbers.map(|number| (qos, number.to_string())).collect()
 }
 
@@ -542,76 +360,48 @@ fn what_waits_keeps_its_order_in_memory_whatever_becomes_of_the_journal() {
 }
 
 #[test]
-fn what_is_not_written_and_waits_goes_to_each_once_across_connections() {
-    let (mut lab, first, publisher) = memory_and_disk(1, Settings::default());
-    let quick = lab.open(rig::with_limits(persistent("quick"), rig::window(2)));
-    lab.subscribe(quick, "fast/#", 1);
-    send_each(&mut lab, publisher, &[1, 2], 1);
-    // The one has room, the other is behind.
-    lab.ack(quick, AckKind::Puback, 1);
-    send_each(&mut lab, publisher, &[1], 3);
-    assert_eq!(lab.payloads(quick), ["1", "2", "3"]);
-    // Now both are.
-    send_each(&mut lab, publisher, &[2, 1, 1], 4);
-    assert_eq!(lab.payloads(first), ["1"]);
-    let again = slow(&mut lab);
-    assert_eq!(rig::read_all(&mut lab, again), ["1", "2", "3", "4", "5", "6"]);
-    for packet_id in 2..=3 {
-        lab.ack(quick, AckKind::Puback, packet_id);
-    }
-    assert_eq!(rig::read_all(&mut lab, quick), ["4", "5", "6"]);
-    // Nobody is behind any more, and nothing is left.
-    send_each(&mut lab, publisher, &[1], 7);
-    assert_eq!(rig::read_all(&mut lab, quick), ["7"]);
-    assert_eq!(rig::read_all(&mut lab, again), ["7"]);
-}
-
-#[test]
 fn what_is_not_written_is_lost_with_the_process_and_nothing_else() {
     for crash in [Crash::Kill, Crash::Power] {
         let (mut lab, conn, publisher) = memory_and_disk(1, Settings::default());
         lab.cut(conn);
         send_each(&mut lab, publisher, &[2, 1, 2, 1, 1, 1], 1);
         // What begins now counts from a serial that no message in the journal has.
-        let late = lab.open(persistent("late"));
-        lab.subscribe(late, "fast/#", 2);
-        lab.cut(late);
+        lab.leave("late", "fast/#", 2);
         lab.crash(crash);
         let publisher = lab.open(request("publisher"));
         send_each(&mut lab, publisher, &[2, 1, 2], 7);
         let conn = slow(&mut lab);
-        let seen = rig::read_all(&mut lab, conn);
+        let seen = read_all(&mut lab, conn);
         assert_eq!(seen, ["1", "3", "7", "8", "9"], "{crash:?}");
         lab.crash(crash);
-        let late = lab.open(persistent("late"));
+        let (late, _) = lab.resume("late");
         assert_eq!(lab.payloads(late), ["7", "9"], "{crash:?}");
     }
 }
 
 #[test]
 fn what_is_not_written_and_waits_has_the_limits_of_its_queue() {
-    let limits = |overflow| rig::queue(3, overflow);
-    for (overflow, expected) in [
-        (Overflow::DropOldest, vec!["1", "4", "5", "6"]),
-        (Overflow::DropNewest, vec!["1", "2", "3", "4"]),
-        (Overflow::Reject, vec!["1", "2", "3", "4"]),
-    ] {
-        let rejects = overflow == Overflow::Reject;
-        let settings = Settings { rejects, ..Settings::default() };
+    let rows: [(Overflow, &[u16], [&str; 4], u64); 3] = [
+        (Overflow::DropOldest, &[], ["1", "4", "5", "6"], 2),
+        (Overflow::DropNewest, &[], ["1", "2", "3", "4"], 2),
+        (Overflow::Reject, &[5, 6], ["1", "2", "3", "4"], 0),
+    ];
+    for (overflow, refused, expected, dropped) in rows {
+        let settings = Settings { rejects: overflow == Overflow::Reject, ..Settings::default() };
         let (mut lab, conn, publisher) = memory_and_disk(1, settings);
         lab.cut(conn);
         let id = lab.id_on(0, "slow");
-        let conn = lab.open(rig::with_limits(persistent(&id), limits(overflow)));
-        let mut refused = Vec::new();
+        let conn = lab.open(with_limits(persistent(&id), queue(3, overflow)));
         for (number, qos) in (1..).zip([2, 2, 1, 1, 1, 1]) {
-            send(&mut lab, publisher, "fast/a", qos, number, &[]);
-            let is_error = |got: &Got| matches!(got, Got::Ack(_, _, reason) if reason.is_error());
-            refused.extend(lab.take_all(publisher).iter().any(is_error).then_some(number));
+            send(&mut lab, publisher, "fast/a", qos, number);
         }
-        assert_eq!(refused, if rejects { vec![5, 6] } else { vec![] }, "{overflow:?}");
-        let dropped = lab.total(|metrics| &metrics.dropped_queue_full);
-        assert_eq!(dropped, if rejects { 0 } else { 2 }, "{overflow:?}");
-        assert_eq!(rig::read_all(&mut lab, conn), expected, "{overflow:?}");
+        let mut answers = lab.acks(publisher);
+        answers.retain(|(_, _, reason)| reason.is_error());
+        let is_quota = |(_, packet_id, reason)| (packet_id, reason == Reason::QUOTA_EXCEEDED);
+        let answers: Vec<_> = answers.into_iter().map(is_quota).collect();
+        assert!(answers.into_iter().eq(refused.iter().map(|id| (*id, true))), "{overflow:?}");
+        assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), dropped, "{overflow:?}");
+        assert_eq!(read_all(&mut lab, conn), expected, "{overflow:?}");
     }
 }
 
@@ -631,21 +421,4 @@ fn what_is_not_written_never_has_a_packet_id_that_no_journal_knows() {
     let mut expected = at_qos(2, 2..next - 1);
     expected.extend(at_qos(1, next - 1..next));
     assert_eq!(read_fast(&mut lab, conn), expected);
-}
-
-#[test]
-fn what_is_not_written_and_waits_expires() {
-    let (mut lab, conn, publisher) = memory_and_disk(1, Settings::default());
-    lab.cut(conn);
-    send_each(&mut lab, publisher, &[2], 1);
-    let mut properties = codec::PropertyBuf::new();
-    properties.push(codec::Property::MessageExpirySecs(2));
-    let Packet::Publish(publish) = rig::publish("fast/a", b"2", 1, 2) else { unreachable!() };
-    let properties = properties.as_properties();
-    lab.send(publisher, &Packet::Publish(codec::Publish { properties, ..publish }));
-    lab.take_all(publisher);
-    send_each(&mut lab, publisher, &[1], 3);
-    lab.pass_secs(5);
-    let conn = slow(&mut lab);
-    assert_eq!(rig::read_all(&mut lab, conn), ["1", "3"]);
 }
