@@ -1,9 +1,9 @@
 //! Ends of kept sessions: who has the client id next is told nothing before the journal has them.
 
 use broker::{ConnectRequest, Durability, Limits, Name};
-use codec::{AckKind, Disconnect, Packet, Reason, Version};
-use rig::{Conn, Got, Lab, of_version, persistent, publish, request};
-use storage::Status;
+use codec::{AckKind, Disconnect, Packet, Property, PropertyBuf, QoS, Reason, Version};
+use rig::{Conn, Got, Lab, of_version, persistent, publish, request, will, with_limits, with_will};
+use session::Will;
 use storage::testing::Crash;
 
 /// A session of this id is kept, and has no connection.
@@ -18,94 +18,56 @@ fn anew(client_id: &str) -> ConnectRequest {
     ConnectRequest { clean_start: true, ..persistent(client_id) }
 }
 
-/// The session that the client is told it has; none if it is told nothing.
-fn is_present(lab: &mut Lab, conn: Conn) -> Option<bool> {
-    lab.take(conn).map(|got| match got {
-        Got::Connack { session_present, reason: Reason::SUCCESS, .. } => session_present,
-        other => panic!("expected a CONNACK, got {other:?}"),
-    })
+/// A DISCONNECT with which the session ends; the mail stays where it is.
+fn end_session(lab: &mut Lab, conn: Conn) {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::SessionExpirySecs(0));
+    let properties = properties.as_properties();
+    let reason = Reason::NORMAL_DISCONNECTION;
+    lab.send_only(conn, &Packet::Disconnect(Disconnect { reason, properties }));
 }
 
-fn let_disks_work(lab: &mut Lab) {
-    lab.disks_stand_still = false;
-    lab.settle();
-}
+const OLD: Option<Result<bool, Reason>> = Some(Ok(true));
+const NEW: Option<Result<bool, Reason>> = Some(Ok(false));
+const UNAVAILABLE: Option<Result<bool, Reason>> = Some(Err(Reason::SERVER_UNAVAILABLE));
 
+/// How a session ends while the disk stands still, who connects then, and what it is told.
 #[test]
 fn mqtt_3_1_2_4_a_clean_start_is_answered_when_the_journal_has_the_end_of_the_old_session() {
-    for next in [anew("client"), request("client"), of_version(Version::V311, "client")] {
-        let mut lab = with_kept("client");
-        lab.disks_stand_still = true;
-        let conn = lab.connect(next);
-        assert_eq!(is_present(&mut lab, conn), None);
-        let_disks_work(&mut lab);
-        assert_eq!(is_present(&mut lab, conn), Some(false));
-        lab.crash(Crash::Power);
-        let conn = lab.open(request("client"));
-        assert_eq!(lab.take_all(conn), []);
-    }
-}
-
-#[test]
-fn a_clean_start_never_reports_the_session_it_ended() {
-    let mut lab = Lab::durable(1);
-    let sender = lab.open(persistent("sender"));
-    let receiver = lab.open(persistent("receiver"));
-    lab.subscribe(receiver, "t", 2);
-    lab.publish(sender, "t", b"of the old session", 2, 1);
-    lab.cut(sender);
-    lab.disks_stand_still = true;
-    let sender = lab.connect(anew("sender"));
-    let was_answered = is_present(&mut lab, sender).is_some();
-    lab.disks_stand_still = false;
-    lab.crash(Crash::Power);
-    let sender = lab.connect(persistent("sender"));
-    let is_present = is_present(&mut lab, sender).expect("an answer");
-    assert!(!(was_answered && is_present), "it takes the session for its new one");
-}
-
-#[test]
-fn it_waits_also_when_it_comes_back_during_the_commit() {
-    let mut lab = with_kept("client");
-    lab.disks_stand_still = true;
-    for _ in 0..3 {
-        let conn = lab.connect(anew("client"));
-        assert_eq!(is_present(&mut lab, conn), None);
-        lab.cut(conn);
-        assert_eq!(lab.take_all(conn), []);
-    }
-    let conn = lab.connect(persistent("client"));
-    assert_eq!(is_present(&mut lab, conn), None);
-    let_disks_work(&mut lab);
-    assert_eq!(is_present(&mut lab, conn), Some(true));
-}
-
-#[test]
-fn it_waits_however_the_session_ended() {
-    let by_disconnect = |lab: &mut Lab| {
-        let conn = lab.open(persistent("client"));
-        let mut properties = codec::PropertyBuf::new();
-        properties.push(codec::Property::SessionExpirySecs(0));
-        lab.disks_stand_still = true;
-        let properties = properties.as_properties();
-        let reason = Reason::NORMAL_DISCONNECTION;
-        lab.send(conn, &Packet::Disconnect(Disconnect { reason, properties }));
+    let by_itself: fn(&mut Lab) = |_| {};
+    let by_disconnect: fn(&mut Lab) = |lab| {
+        let conn = lab.connect(persistent("client"));
+        end_session(lab, conn);
+        lab.settle();
     };
-    let by_expiry = |lab: &mut Lab| {
-        let conn = lab.open(ConnectRequest { session_expiry_secs: 2, ..persistent("client") });
+    let by_expiry: fn(&mut Lab) = |lab| {
+        let conn = lab.connect(ConnectRequest { session_expiry_secs: 2, ..persistent("client") });
         lab.cut(conn);
-        lab.disks_stand_still = true;
         lab.pass_secs(4);
     };
-    let endings: [&dyn Fn(&mut Lab); 2] = [&by_disconnect, &by_expiry];
-    for end in endings {
-        let mut lab = Lab::durable(1);
+    let by_others: fn(&mut Lab) = |lab| {
+        for _ in 0..3 {
+            let conn = lab.connect(anew("client"));
+            lab.cut(conn);
+            assert_eq!(lab.take_all(conn), []);
+        }
+    };
+    let rows = [
+        ("clean start", by_itself, anew("client"), NEW),
+        ("clean session", by_itself, request("client"), NEW),
+        ("clean session of 3.1.1", by_itself, of_version(Version::V311, "client"), NEW),
+        ("DISCONNECT", by_disconnect, request("client"), NEW),
+        ("expiry", by_expiry, request("client"), NEW),
+        ("comes back during the commit", by_others, persistent("client"), OLD),
+    ];
+    for (what, end, next, expected) in rows {
+        let mut lab = with_kept("client");
+        lab.disks_stand_still = true;
         end(&mut lab);
-        assert_eq!(lab.shards[0].session_count(), 0);
-        let conn = lab.connect(request("client"));
-        assert_eq!(is_present(&mut lab, conn), None);
-        let_disks_work(&mut lab);
-        assert_eq!(is_present(&mut lab, conn), Some(false));
+        let conn = lab.connect(next);
+        assert_eq!(lab.connack(conn), None, "{what}");
+        lab.let_disks_work();
+        assert_eq!(lab.connack(conn), expected, "{what}");
     }
 }
 
@@ -115,8 +77,8 @@ fn nobody_else_waits_for_the_end_of_a_session() {
     lab.disks_stand_still = true;
     let waiting = lab.connect(anew("client"));
     let other = lab.connect(request("other"));
-    assert_eq!(is_present(&mut lab, other), Some(false));
-    assert_eq!(is_present(&mut lab, waiting), None);
+    assert_eq!(lab.connack(other), NEW);
+    assert_eq!(lab.connack(waiting), None);
 }
 
 #[test]
@@ -130,7 +92,7 @@ fn what_it_sends_at_once_is_handled_and_answered_behind_the_connack() {
     lab.send(conn, &publish("t", b"1", 1, 7));
     assert_eq!(lab.payloads(subscriber), ["1"]);
     assert_eq!(lab.take_all(conn), []);
-    let_disks_work(&mut lab);
+    lab.let_disks_work();
     let got = lab.take_all(conn);
     let puback = Got::Ack(AckKind::Puback, 7, Reason::SUCCESS);
     assert!(matches!(got[0], Got::Connack { reason: Reason::SUCCESS, .. }), "{got:?}");
@@ -143,16 +105,12 @@ fn mqtt_3_14_0_1_who_waits_for_its_connack_is_not_sent_a_disconnect() {
     lab.disks_stand_still = true;
     let first = lab.connect(anew("client"));
     let second = lab.connect(anew("client"));
-    let got = lab.take_all(first);
-    let is_refused = |got: &[Got]| {
-        matches!(got, [Got::Connack { session_present: false, reason, .. }]
-            if *reason == Reason::SERVER_UNAVAILABLE)
-    };
-    assert!(lab.is_closed(first) && is_refused(&got), "{got:?}");
+    assert!(lab.is_closed(first));
+    assert_eq!((lab.connack(first), lab.take(first)), (UNAVAILABLE, None));
     lab.shards[0].on_kick(Name::first("client"), lab.now_ms);
     lab.settle();
-    let got = lab.take_all(second);
-    assert!(lab.is_closed(second) && is_refused(&got), "{got:?}");
+    assert!(lab.is_closed(second));
+    assert_eq!((lab.connack(second), lab.take(second)), (UNAVAILABLE, None));
 }
 
 #[test]
@@ -161,13 +119,9 @@ fn a_journal_that_fails_refuses_those_who_wait_for_it() {
     lab.disks_stand_still = true;
     let conn = lab.connect(anew("client"));
     lab.disks[0].faults.fail_next_sync = true;
-    let_disks_work(&mut lab);
-    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
-    let got = lab.take_all(conn);
-    assert!(
-        matches!(got[..], [Got::Connack { reason: Reason::SERVER_UNAVAILABLE, .. }]),
-        "{got:?}"
-    );
+    lab.let_disks_work();
+    assert!(lab.is_poisoned(0));
+    assert_eq!((lab.connack(conn), lab.take(conn)), (UNAVAILABLE, None));
     // A session that is not kept asks nothing of it.
     lab.open(request("client"));
 }
@@ -178,37 +132,28 @@ fn nobody_is_locked_out_while_the_disk_refuses_writes_for_want_of_room() {
     lab.disks[0].faults.write_no_space_percent = 100;
     let conn = lab.connect(anew("client"));
     lab.pass_secs(2);
-    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Full(_))));
-    assert_eq!(is_present(&mut lab, conn), Some(false));
+    assert!(lab.is_full(0));
+    assert_eq!(lab.connack(conn), NEW);
     let conn = lab.connect(request("client"));
-    assert_eq!(is_present(&mut lab, conn), Some(false));
+    assert_eq!(lab.connack(conn), NEW);
     lab.disks[0].faults.write_no_space_percent = 0;
     lab.pass_secs(3);
     lab.crash(Crash::Power);
     let conn = lab.connect(persistent("client"));
-    assert_eq!(is_present(&mut lab, conn), Some(false));
+    assert_eq!(lab.connack(conn), NEW);
 }
 
 #[test]
 fn the_end_of_a_session_is_kept_as_firmly_as_the_session_was() {
     for durability in [Durability::Memory, Durability::Disk] {
-        let loosely =
-            |request| rig::with_limits(request, Limits { durability, ..Limits::default() });
+        let loosely = |request| with_limits(request, Limits { durability, ..Limits::default() });
         let mut lab = with_kept("client");
         let conn = lab.open(loosely(persistent("client")));
-        let mut properties = codec::PropertyBuf::new();
-        properties.push(codec::Property::SessionExpirySecs(0));
-        let properties = properties.as_properties();
-        let reason = Reason::NORMAL_DISCONNECTION;
         lab.disks[0].faults.fail_next_sync = true;
-        lab.send_only(conn, &Packet::Disconnect(Disconnect { reason, properties }));
+        end_session(&mut lab, conn);
         let conn = lab.connect(loosely(request("client")));
         // It has waited for the sync, which failed.
-        let got = lab.take(conn);
-        assert!(
-            matches!(got, Some(Got::Connack { reason: Reason::SERVER_UNAVAILABLE, .. })),
-            "{durability:?}: {got:?}"
-        );
+        assert_eq!(lab.connack(conn), UNAVAILABLE, "{durability:?}");
     }
 }
 
@@ -221,20 +166,11 @@ fn with_full_file(lab: &mut Lab) {
     }
     let busy = lab.open(persistent("busy"));
     lab.disks_stand_still = true;
-    let will = |number: u32| session::Will {
-        topic: format!("t/{number}").into(),
-        properties: [].into(),
-        payload: vec![b'x'; 1000].into(),
-        qos: codec::QoS::AtLeastOnce,
-        retain: false,
-        delay_secs: 1000,
-        message_expiry_secs: None,
-        due_ms: session::NEVER,
-    };
+    let will =
+        Will { payload: vec![b'x'; 1000].into(), delay_secs: 1000, ..will("t", QoS::AtLeastOnce) };
     lab.cut(busy);
-    for number in 0..300 {
-        let will = Some(Box::new(will(number)));
-        let conn = lab.connect(ConnectRequest { will, ..persistent("busy") });
+    for _ in 0..300 {
+        let conn = lab.connect(with_will(persistent("busy"), will.clone()));
         lab.cut(conn);
     }
     for spare in &spares {
@@ -242,21 +178,17 @@ fn with_full_file(lab: &mut Lab) {
     }
 }
 
-fn written(lab: &Lab) -> u64 {
-    lab.shards[0].journal().expect("a log").stats().records_appended
-}
-
 #[test]
 fn an_end_that_waits_for_the_next_file_of_the_journal_is_waited_for() {
     let mut lab = with_kept("client");
     with_full_file(&mut lab);
-    let before = written(&lab);
+    let before = lab.log_stats(0).records_appended;
     let conn = lab.connect(anew("client"));
-    assert_eq!(written(&lab), before, "the log has no room");
-    assert_eq!(is_present(&mut lab, conn), None);
-    let_disks_work(&mut lab);
+    assert_eq!(lab.log_stats(0).records_appended, before, "the log has no room");
+    assert_eq!(lab.connack(conn), None);
+    lab.let_disks_work();
     lab.pass_secs(2);
-    assert_eq!(is_present(&mut lab, conn), Some(false));
+    assert_eq!(lab.connack(conn), NEW);
 }
 
 /// The broker is killed. A start that did not find the end would count from the start.
@@ -266,13 +198,13 @@ fn expiry_runs_from_the_end_of_the_connection_though_the_journal_had_no_room_for
     let conn = lab.open(ConnectRequest { session_expiry_secs: 60, ..persistent("client") });
     lab.subscribe(conn, "t", 1);
     with_full_file(&mut lab);
-    let before = written(&lab);
+    let before = lab.log_stats(0).records_appended;
     lab.cut(conn);
-    assert_eq!(written(&lab), before, "the log has no room");
-    let_disks_work(&mut lab);
+    assert_eq!(lab.log_stats(0).records_appended, before, "the log has no room");
+    lab.let_disks_work();
     lab.pass_secs(40);
     lab.crash(Crash::Kill);
     lab.pass_secs(30);
     let conn = lab.connect(persistent("client"));
-    assert_eq!(is_present(&mut lab, conn), Some(false));
+    assert_eq!(lab.connack(conn), NEW);
 }

@@ -15,7 +15,7 @@ use session::Will;
 use storage::testing::Crash;
 
 use crate::journal_shares::logged;
-use crate::wills::{cut_only, dying, fill, make_room, will};
+use crate::wills::{cut_only, fill, make_room};
 use rig::{Conn, Got, Lab, level, persistent, request};
 
 const STREAM: StreamNumber = StreamNumber(3);
@@ -446,12 +446,13 @@ fn a_will_that_waits_for_log_space_is_stored_with_its_publisher() {
     let conns: Vec<Conn> = ids
         .iter()
         .map(|id| {
-            let will = Will { payload: [b'w'; 5_000].into(), ..will("will", QoS::AtLeastOnce) };
+            let will =
+                Will { payload: [b'w'; 5_000].into(), ..rig::will("will", QoS::AtLeastOnce) };
             let principal = Principal { attributes: attributes(), ..Principal::default() };
             lab.open(ConnectRequest {
                 username: Some("sensors".into()),
                 principal: Some(Box::new(principal)),
-                ..dying(id, will)
+                ..rig::with_will(persistent(id), will)
             })
         })
         .collect();
