@@ -255,9 +255,12 @@ pub fn read_all(lab: &mut Lab, conn: Conn) -> Vec<String> {
         }
         for publish in received {
             payloads.push(String::from_utf8(publish.payload).expect("text"));
-            if publish.qos == 1 {
-                lab.ack(conn, AckKind::Puback, publish.packet_id);
-            }
+            let kinds: &[AckKind] = match publish.qos {
+                0 => &[],
+                1 => &[AckKind::Puback],
+                _ => &[AckKind::Pubrec, AckKind::Pubcomp],
+            };
+            kinds.iter().for_each(|kind| lab.ack(conn, *kind, publish.packet_id));
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use broker::command::{Answer, Command, Publication};
 use broker::{ConnectRequest, Durability, Scope, Settings};
-use codec::{AckKind, Packet, QoS, Reason};
-use rig::{Conn, Got, Lab, persistent, publish, queue, request, retained, with_limits};
+use codec::{AckKind, QoS, Reason};
+use rig::{Conn, Got, Lab, again, persistent, publish, queue, request, retained, with_limits};
 use session::Overflow;
 
-/// Two sessions on the shards 1 and 2 get what is published on `t`, on shard 0 by this client.
-/// All
-/// answers come several times.
+use crate::wills::cut_only;
+
+/// Two sessions on the shards 1 and 2 get what this client publishes on `t`, on shard 0. All answers
+/// come several times.
 fn two_who_answer(lab: &mut Lab, publisher: impl Fn(&str) -> ConnectRequest) -> Conn {
     for shard in [1, 2] {
         let id = lab.id_on(shard, "subscriber");
@@ -32,7 +33,7 @@ fn a_shard_that_answers_again_does_not_answer_for_another() {
         lab.settle_but(2);
         assert_eq!(lab.take_all(conn), [], "one of two has answered");
         lab.settle();
-        assert_eq!(lab.take_all(conn), [Got::Ack(kind, 5, Reason::SUCCESS)]);
+        assert_eq!(lab.acks(conn), [(kind, 5, Reason::SUCCESS)]);
     }
 }
 
@@ -42,11 +43,10 @@ fn a_publish_that_was_taken_on_is_handed_over_when_each_shard_has_it() {
     let conn = two_who_answer(&mut lab, persistent);
     lab.send_only(conn, &publish("t", b"1", 2, 5));
     lab.settle_but(2);
-    assert_eq!(lab.take_all(conn), [], "one of two has answered");
-    assert_eq!(lab.shards[0].waits().handovers, 1);
+    assert_eq!((lab.acks(conn), lab.shards[0].waits().handovers), (vec![], 1));
     lab.settle();
-    assert_eq!(lab.take_all(conn), [Got::Ack(AckKind::Pubrec, 5, Reason::SUCCESS)]);
-    assert_eq!(lab.shards[0].waits().handovers, 0);
+    let accepted = (AckKind::Pubrec, 5, Reason::SUCCESS);
+    assert_eq!((lab.acks(conn), lab.shards[0].waits().handovers), (vec![accepted], 0));
 }
 
 #[test]
@@ -55,8 +55,7 @@ fn what_is_awaited_after_its_connection_is_awaited_from_each_shard() {
     let mut lab = Lab::with(3, settings, policy::Access::open());
     let conn = two_who_answer(&mut lab, persistent);
     lab.send_only(conn, &publish("t", b"1", 2, 5));
-    let (shard, slot) = lab.place(conn);
-    lab.shards[shard].on_closed(slot, conn, lab.now_ms);
+    cut_only(&mut lab, conn);
     lab.settle_but(2);
     assert_eq!(lab.shards[0].waits().orphans, 1, "one of two has answered");
     lab.settle();
@@ -114,13 +113,11 @@ fn a_publish_in_the_line_is_not_accepted_before_those_behind_the_line_answer() {
     lab.disks_stand_still = true;
     lab.send_only(first, &publish(&topic, b"before it", 2, 2));
     lab.send_only(first, &retained(&topic, b"too many", 2, 3));
-    let (shard, slot) = lab.place(first);
-    lab.shards[shard].on_closed(slot, first, lab.now_ms);
+    cut_only(&mut lab, first);
     lab.disks_stand_still = false;
     lab.settle_but(2);
     let second = lab.connect_only(persistent(&id));
-    let Packet::Publish(again) = retained(&topic, b"too many", 2, 3) else { unreachable!() };
-    lab.send_only(second, &Packet::Publish(codec::Publish { dup: true, ..again }));
+    lab.send_only(second, &again(retained(&topic, b"too many", 2, 3)));
     lab.flush();
     lab.take(second).expect("a CONNACK");
     assert_eq!(lab.take_all(second), [], "the home of the topic has not answered");

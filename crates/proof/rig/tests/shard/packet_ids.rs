@@ -1,24 +1,11 @@
 //! Packet ids of QoS 2 deliveries to kept sessions: the client has them until a PUBREL, so the
 //! broker may not forget them.
 
-use broker::ConnectRequest;
 use codec::{AckKind, QoS, Reason};
-use rig::{Conn, Got, Lab, Received, persistent, request, retained, window, with_limits};
-use storage::Status;
+use rig::{
+    Conn, Got, Lab, Received, persistent, request, retained, will, window, with_limits, with_will,
+};
 use storage::testing::Crash;
-
-fn will(topic: &str) -> session::Will {
-    session::Will {
-        topic: topic.into(),
-        properties: [].into(),
-        payload: b"gone".as_slice().into(),
-        qos: QoS::ExactlyOnce,
-        retain: false,
-        delay_secs: 0,
-        message_expiry_secs: None,
-        due_ms: session::NEVER,
-    }
-}
 
 #[test]
 fn mqtt_4_4_0_1_what_is_in_flight_is_sent_again_at_its_qos_whatever_is_subscribed_now() {
@@ -42,12 +29,12 @@ fn no_packet_id_of_qos_2_is_used_that_no_journal_can_keep() {
     let mut lab = Lab::durable(1);
     let subscriber = lab.open(persistent("subscriber"));
     lab.subscribe(subscriber, "will/#", 2);
-    let dying = lab.open(ConnectRequest { will: Some(Box::new(will("will/a"))), ..request("c") });
+    let dying = lab.open(with_will(request("c"), will("will/a", QoS::ExactlyOnce)));
     lab.disks[0].faults.fail_next_sync = true;
     let publisher = lab.open(request("publisher"));
     lab.publish(publisher, "will/b", b"1", 1, 1);
     lab.take_all(subscriber);
-    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
+    assert!(lab.is_poisoned(0));
     lab.cut(dying);
     assert_eq!(lab.take_all(subscriber), []);
     assert_eq!(lab.total(|m| &m.dropped_unlogged), 1);
@@ -130,8 +117,7 @@ fn a_retained_message_of_qos_2_leaves_when_its_packet_id_is_written_and_in_order
     lab.publish(publisher, "t", b"live", 1, 1);
     lab.settle();
     assert_eq!(lab.received(subscriber), []);
-    lab.disks_stand_still = false;
-    lab.settle();
+    lab.let_disks_work();
     assert_eq!(lab.payloads(subscriber), ["kept", "live"]);
 }
 
@@ -141,12 +127,10 @@ fn packet_ids_of_retained_messages_are_written_as_they_are_sent_and_not_the_mess
     retain(&mut lab, 1000, &[b'x'; 1000]);
     let slow = || with_limits(persistent("subscriber"), window(10));
     let subscriber = lab.open(slow());
-    let written =
-        |lab: &Lab| lab.shards[0].journal().map_or(0, |journal| journal.stats().bytes_appended);
-    let before = written(&lab);
+    let before = lab.log_stats(0).bytes_appended;
     let first = subscribe(&mut lab, subscriber);
     assert_eq!(first.len(), 10);
-    let of_ten = written(&lab) - before;
+    let of_ten = lab.log_stats(0).bytes_appended - before;
     assert!(of_ten < 1000, "{of_ten}");
     let mut waiting: std::collections::VecDeque<_> = first.into();
     let mut count = 0;
@@ -174,6 +158,6 @@ fn no_retained_message_of_qos_2_leaves_from_a_broken_journal() {
     lab.disks[1].faults.fail_next_sync = true;
     lab.subscribe_all(subscriber, &[&topic], 2);
     lab.settle();
-    assert!(matches!(lab.shards[1].journal_status(), Some(Status::Poisoned(_))));
+    assert!(lab.is_poisoned(1));
     assert!(lab.received(subscriber).is_empty());
 }
