@@ -8,8 +8,8 @@ use session::Overflow;
 
 use crate::wills::cut_only;
 
-/// Two sessions on the shards 1 and 2 get what this client publishes on `t`, on shard 0. All answers
-/// come several times.
+/// Two sessions on the shards 1 and 2 get what this client publishes on `t`, on shard 0. All
+/// answers come several times.
 fn two_who_answer(lab: &mut Lab, publisher: impl Fn(&str) -> ConnectRequest) -> Conn {
     for shard in [1, 2] {
         let id = lab.id_on(shard, "subscriber");

@@ -1,82 +1,59 @@
 //! Journals with not even room for what frees some: it is done all the same, and written later.
 
 use broker::ConnectRequest;
-use codec::{AckKind, Disconnect, Packet, Reason, Version};
-use rig::{Conn, Got, Lab, of_version, persistent, read_all, request, retained};
-use session::{NEVER, Will};
+use codec::{AckKind, Disconnect, Packet, QoS, Reason, Version};
+use rig::{Conn, Got, Lab, of_version, persistent, read_all, request, retained, will, with_will};
+use session::Will;
 use storage::Status;
 use storage::testing::Crash;
-
-const SEGMENT_BYTES: u64 = 64 * 1024;
 
 /// A shard whose disk is full of messages of the session `away`, and whose reserve the session
 /// `restless` has used up by coming and going. `before` is done while there is room.
 fn brimful(before: impl FnOnce(&mut Lab)) -> (Lab, Conn) {
     let mut lab = Lab::durable(1);
-    let away = lab.open(persistent("away"));
-    lab.subscribe(away, "a/#", 1);
-    lab.cut(away);
-    let restless = lab.open(persistent("restless"));
-    lab.cut(restless);
+    lab.leave("away", "a/#", 1);
+    keep(&mut lab, "restless");
     before(&mut lab);
     let publisher = lab.open(request("publisher"));
-    fill(&mut lab, publisher);
+    lab.fill_disk(publisher, "a/a");
+    lab.take_all(publisher);
+    let before = lab.log_stats(0).refused_full;
     for _ in 0..1000 {
-        let refused = refused(&lab);
-        let restless = lab.open(persistent("restless"));
-        lab.cut(restless);
-        if refused < self::refused(&lab) {
+        keep(&mut lab, "restless");
+        if lab.log_stats(0).refused_full > before {
             return (lab, publisher);
         }
     }
     panic!("the reserve is never used up");
 }
 
-fn fill(lab: &mut Lab, publisher: Conn) {
-    lab.disks[0].faults.capacity_bytes = 4 * SEGMENT_BYTES;
-    for packet_id in 1..1000 {
-        lab.publish(publisher, "a/a", &[b'x'; 4000], 1, packet_id);
-        if matches!(lab.shards[0].journal_status(), Some(Status::Full(_))) {
-            lab.take_all(publisher);
-            return;
-        }
-    }
-    panic!("the disk is never full");
+/// A session that is kept and away.
+fn keep(lab: &mut Lab, name: &str) {
+    let conn = lab.open(persistent(name));
+    lab.cut(conn);
+}
+
+/// There is room again, all is written, and the power fails.
+fn make_room_and_crash(lab: &mut Lab) {
+    lab.make_room();
+    lab.crash(Crash::Power);
 }
 
 fn damage(lab: &Lab) -> Option<storage::Position> {
     lab.shards[0].journal()?.damaged()
 }
 
-fn refused(lab: &Lab) -> u64 {
-    lab.shards[0].journal().expect("a log").stats().refused_full
-}
-
-fn make_room(lab: &mut Lab) {
-    lab.disks[0].faults.capacity_bytes = u64::MAX;
-    lab.pass_secs(3);
-    assert_eq!(lab.shards[0].journal_status(), Some(Status::Ready));
-}
-
-fn will(topic: &str) -> Option<Box<Will>> {
-    Some(Box::new(Will {
-        topic: topic.into(),
-        payload: b"gone".as_slice().into(),
-        properties: [].into(),
-        qos: codec::QoS::AtLeastOnce,
-        retain: false,
-        delay_secs: 0,
-        message_expiry_secs: None,
-        due_ms: NEVER,
-    }))
-}
-
 fn is_there(lab: &mut Lab, request: ConnectRequest) -> bool {
     let conn = lab.connect(request);
-    match lab.take(conn) {
-        Some(Got::Connack { session_present, reason: Reason::SUCCESS, .. }) => session_present,
-        other => panic!("expected a CONNACK, got {other:?}"),
-    }
+    lab.connack(conn).expect("an answer").expect("success")
+}
+
+fn dying(name: &str, topic: &str) -> ConnectRequest {
+    with_will(persistent(name), will(topic, QoS::AtLeastOnce))
+}
+
+fn expiring(name: &str) -> ConnectRequest {
+    ConnectRequest { session_expiry_secs: 10, ..persistent(name) }
 }
 
 #[test]
@@ -98,8 +75,7 @@ fn a_kept_session_is_never_refused_and_drains_the_journal_that_it_fills() {
 fn a_new_session_is_refused_where_there_is_no_room_for_it() {
     let (mut lab, _) = brimful(|_| {});
     let conn = lab.connect(persistent("new"));
-    let reason = Reason::SERVER_UNAVAILABLE;
-    assert!(matches!(lab.take(conn), Some(Got::Connack { reason: is, .. }) if is == reason));
+    assert_eq!(lab.connack(conn), Some(Err(Reason::SERVER_UNAVAILABLE)));
     // One that ends with its connection needs none.
     lab.open(request("new"));
 }
@@ -111,101 +87,60 @@ fn a_session_that_is_given_up_is_gone_however_full_the_journal_is() {
     let anew = ConnectRequest { clean_start: true, ..request("restless") };
     assert!(!is_there(&mut lab, anew));
     assert_eq!(lab.shards[0].session_count(), sessions);
-    make_room(&mut lab);
-    lab.crash(Crash::Power);
+    make_room_and_crash(&mut lab);
     assert!(!is_there(&mut lab, persistent("restless")));
 }
 
 #[test]
 fn what_a_connect_says_is_written_when_there_is_room() {
-    let expiring = |name| ConnectRequest { session_expiry_secs: 10, ..persistent(name) };
     let (mut lab, _) = brimful(|lab| {
-        for name in ["stays", "leaves"] {
-            let conn = lab.open(persistent(name));
-            lab.subscribe(conn, "w/#", 1);
-            lab.cut(conn);
-        }
+        ["stays", "leaves"].iter().for_each(|name| lab.leave(name, "w/#", 1));
+        keep(lab, "is gone");
     });
-    lab.open(ConnectRequest { will: will("w/stays"), ..expiring("stays") });
+    lab.open(ConnectRequest { session_expiry_secs: 10, ..dying("stays", "w/stays") });
+    let gone = lab.open(expiring("is gone"));
+    lab.cut(gone);
+    lab.pass_secs(2);
     let leaves = lab.open(expiring("leaves"));
     lab.cut(leaves);
     lab.pass_secs(5);
-    make_room(&mut lab);
-    lab.crash(Crash::Power);
-    // One went eight seconds ago, the other has its time from the start on, and its will is due.
+    make_room_and_crash(&mut lab);
+    // One went eight seconds ago, one ten. The third has its time from the start on, and its will
+    // is due.
     lab.pass_secs(1);
     let leaves = lab.open(expiring("leaves"));
     assert_eq!(read_all(&mut lab, leaves), ["gone"]);
     lab.cut(leaves);
     assert!(is_there(&mut lab, persistent("stays")));
-}
-
-#[test]
-fn the_time_of_a_session_runs_from_when_it_was_left_whenever_that_is_written() {
-    let expiring = || ConnectRequest { session_expiry_secs: 10, ..persistent("leaves") };
-    let (mut lab, _) = brimful(|lab| {
-        let conn = lab.open(persistent("leaves"));
-        lab.cut(conn);
-    });
-    let leaves = lab.open(expiring());
-    lab.cut(leaves);
-    lab.pass_secs(5);
-    make_room(&mut lab);
-    lab.crash(Crash::Power);
-    lab.pass_secs(3);
-    assert!(!is_there(&mut lab, expiring()));
+    assert!(!is_there(&mut lab, expiring("is gone")));
 }
 
 #[test]
 fn an_unsubscribe_holds_at_once_and_is_acknowledged_when_it_is_written() {
-    for version in [Version::V311, Version::V5] {
-        let request = || match version {
-            Version::V5 => persistent("leaves"),
-            _ => ConnectRequest {
-                clean_start: false,
-                session_expiry_secs: u32::MAX,
-                ..of_version(version, "leaves")
-            },
+    let (no_room, none_of_3) = (Reason::QUOTA_EXCEEDED.0, vec![]);
+    for (version, no_room, reasons) in
+        [(Version::V5, no_room, vec![0]), (Version::V311, 0x80, none_of_3)]
+    {
+        let leaves = || ConnectRequest {
+            clean_start: false,
+            session_expiry_secs: u32::MAX,
+            ..of_version(version, "leaves")
         };
         let (mut lab, publisher) = brimful(|lab| {
-            let conn = lab.open(request());
+            let conn = lab.open(leaves());
             lab.subscribe(conn, "b/#", 1);
             lab.cut(conn);
         });
-        let leaves = lab.open(request());
-        lab.unsubscribe(leaves, "b/#");
-        assert_eq!(lab.take_all(leaves), [], "not before it is written");
+        let conn = lab.open(leaves());
+        lab.unsubscribe(conn, "b/#");
+        assert_eq!(lab.take_all(conn), [], "not before it is written");
         lab.publish(publisher, "b/b", b"unwanted", 1, 1);
-        assert_eq!(lab.received(leaves), []);
+        assert_eq!(lab.received(conn), []);
         // What needs room does not come before it.
-        let reason = if version == Version::V5 { Reason::QUOTA_EXCEEDED.0 } else { 0x80 };
-        assert_eq!(lab.subscribe(leaves, "b/#", 1), reason);
-        make_room(&mut lab);
-        let reasons = if version == Version::V5 { vec![0] } else { vec![] };
-        assert_eq!(lab.take_all(leaves), [Got::Unsuback(2, reasons)]);
-        lab.crash(Crash::Power);
-        let publisher = lab.open(self::request("publisher"));
-        lab.publish(publisher, "b/b", b"unwanted", 1, 1);
-        let leaves = lab.open(request());
-        assert_eq!(lab.received(leaves), []);
+        assert_eq!(lab.subscribe(conn, "b/#", 1), no_room);
+        lab.make_room();
+        assert_eq!(lab.take_all(conn), [Got::Unsuback(2, reasons)]);
     }
-}
-
-#[test]
-fn an_unsubscribe_that_is_not_acknowledged_may_be_lost_in_a_crash() {
-    let (mut lab, _) = brimful(|lab| {
-        let conn = lab.open(persistent("leaves"));
-        lab.subscribe(conn, "b/#", 1);
-        lab.cut(conn);
-    });
-    let leaves = lab.open(persistent("leaves"));
-    lab.unsubscribe(leaves, "b/#");
-    lab.disks[0].faults.capacity_bytes = u64::MAX;
-    lab.crash(Crash::Power);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "b/b", b"wanted", 1, 1);
-    let leaves = lab.open(persistent("leaves"));
-    assert_eq!(read_all(&mut lab, leaves), ["wanted"]);
 }
 
 #[test]
@@ -219,76 +154,59 @@ fn what_is_retained_is_cleared_at_once_and_acknowledged_when_that_is_written() {
     lab.send(publisher, &retained("r/0", b"", 0, 0));
     lab.send(publisher, &retained("r/1", b"", 1, 7));
     assert_eq!(lab.take_all(publisher), [], "not before it is written");
-    let reader = lab.open(request("reader"));
-    lab.subscribe(reader, "r/#", 1);
-    assert_eq!(lab.received(reader), []);
-    make_room(&mut lab);
-    let answers = lab.take_all(publisher);
+    assert!(lab.retained_on("r/#").is_empty());
+    lab.make_room();
+    let answers = lab.acks(publisher);
     assert!(
-        matches!(answers[..], [Got::Ack(AckKind::Puback, 7, reason)] if !reason.is_error()),
+        matches!(answers[..], [(AckKind::Puback, 7, reason)] if !reason.is_error()),
         "{answers:?}"
     );
     lab.crash(Crash::Power);
-    let reader = lab.open(request("reader"));
-    lab.subscribe(reader, "r/#", 1);
-    assert_eq!(lab.received(reader), []);
+    assert!(lab.retained_on("r/#").is_empty());
 }
 
 #[test]
 fn a_will_that_was_withdrawn_on_a_full_disk_stays_withdrawn() {
     let mut withdrawing = None;
     let (mut lab, _) = brimful(|lab| {
-        let conn = lab.open(persistent("watches"));
-        lab.subscribe(conn, "w/#", 1);
-        lab.cut(conn);
-        withdrawing =
-            Some(lab.open(ConnectRequest { will: will("w/w"), ..persistent("withdraws") }));
+        lab.leave("watches", "w/#", 1);
+        withdrawing = Some(lab.open(dying("withdraws", "w/w")));
     });
     let withdrawing = withdrawing.expect("a connection");
     lab.send(withdrawing, &Packet::Disconnect(Disconnect::new(Reason::NORMAL_DISCONNECTION)));
-    make_room(&mut lab);
-    lab.crash(Crash::Power);
+    make_room_and_crash(&mut lab);
     lab.pass_secs(3);
-    let watches = lab.open(persistent("watches"));
+    let (watches, _) = lab.resume("watches");
     assert_eq!(lab.received(watches), []);
 }
 
 #[test]
 fn a_will_that_is_due_before_it_is_written_does_not_block_the_journal() {
     let mut lab = Lab::durable(1);
-    for (id, filter) in [("watches", "w/#"), ("away", "a/#")] {
-        let conn = lab.open(persistent(id));
-        lab.subscribe(conn, filter, 1);
-        lab.cut(conn);
-    }
+    lab.leave("watches", "w/#", 1);
+    lab.leave("away", "a/#", 1);
     let ids: Vec<String> = (0..12).map(|who| format!("dies-{who}")).collect();
-    for id in &ids {
-        let conn = lab.open(persistent(id));
-        lab.cut(conn);
-    }
+    ids.iter().for_each(|id| keep(&mut lab, id));
     let publisher = lab.open(request("publisher"));
-    fill(&mut lab, publisher);
+    lab.fill_disk(publisher, "a/a");
+    lab.take_all(publisher);
     // Sooner or later what is left has room for a CONNECT, and not for its will.
     for id in &ids {
-        let mut large = will("w/w").expect("a will");
-        large.payload = [b'w'; 12_000].into();
-        let conn = lab.open(ConnectRequest { will: Some(large), ..persistent(id) });
+        let large = Will { payload: [b'w'; 12_000].into(), ..will("w/w", QoS::AtLeastOnce) };
+        let conn = lab.open(with_will(persistent(id), large));
         lab.cut(conn);
-        lab.open(ConnectRequest { will: will("w/w"), ..persistent(id) });
+        lab.open(dying(id, "w/w"));
     }
-    make_room(&mut lab);
+    lab.make_room();
     lab.publish(publisher, "a/a", b"again", 1, 1);
     assert_eq!(lab.take(publisher), Some(Got::Ack(AckKind::Puback, 1, Reason::SUCCESS)));
-    let watches = lab.open(persistent("watches"));
+    let (watches, _) = lab.resume("watches");
     assert_eq!(read_all(&mut lab, watches).len(), ids.len());
 }
 
 #[test]
 fn more_than_can_be_put_off_is_refused() {
-    let (mut lab, publisher) = brimful(|lab| {
-        let conn = lab.open(persistent("leaves"));
-        lab.cut(conn);
-    });
+    let (mut lab, publisher) = brimful(|lab| keep(lab, "leaves"));
     let leaves = lab.open(persistent("leaves"));
     // A mebibyte, as a constant of the broker has it; nothing is retained there.
     for number in 1..=100 {
@@ -298,7 +216,7 @@ fn more_than_can_be_put_off_is_refused() {
     // There is nothing to be written, but the answer would say that the CONNECT is.
     lab.unsubscribe(leaves, "nothing");
     assert!(lab.is_closed(leaves));
-    make_room(&mut lab);
+    lab.make_room();
     let answers = lab.take_all(publisher).into_iter();
     let refused = answers.map(|got| matches!(got, Got::Ack(_, _, Reason::QUOTA_EXCEEDED)));
     let refused: Vec<bool> = refused.collect();
@@ -312,9 +230,7 @@ fn more_than_can_be_put_off_is_refused() {
 #[test]
 fn what_waits_for_a_journal_that_fails_gets_no_success() {
     let (mut lab, publisher) = brimful(|lab| {
-        let conn = lab.open(persistent("leaves"));
-        lab.subscribe(conn, "b/#", 1);
-        lab.cut(conn);
+        lab.leave("leaves", "b/#", 1);
         let publisher = lab.open(request("before"));
         lab.send(publisher, &retained("r/1", b"old", 1, 1));
     });
@@ -324,7 +240,7 @@ fn what_waits_for_a_journal_that_fails_gets_no_success() {
     lab.disks[0].faults.fail_next_sync = true;
     lab.disks[0].faults.capacity_bytes = u64::MAX;
     lab.pass_secs(3);
-    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
+    assert!(lab.is_poisoned(0));
     let reason = Reason::IMPLEMENTATION_SPECIFIC_ERROR;
     assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 7, reason)]);
     assert!(lab.is_closed(leaves));
@@ -333,9 +249,7 @@ fn what_waits_for_a_journal_that_fails_gets_no_success() {
 #[test]
 fn a_medium_that_does_not_give_back_what_was_written_is_noticed_when_space_is_reclaimed() {
     let mut lab = Lab::durable(1);
-    let away = lab.open(persistent("away"));
-    lab.subscribe(away, "a/#", 1);
-    lab.cut(away);
+    lab.leave("away", "a/#", 1);
     let oldest = lab.disks[0].files()[0].number;
     lab.disks[0].flip_bit(oldest, 4096 + 100, 0);
     assert_eq!(damage(&lab), None);
@@ -348,7 +262,7 @@ fn a_medium_that_does_not_give_back_what_was_written_is_noticed_when_space_is_re
         }
     }
     assert_eq!(damage(&lab).map(|at| at.segment()), Some(oldest));
-    assert!(lab.shards[0].journal().expect("a log").stats().is_damaged);
+    assert!(lab.log_stats(0).is_damaged);
 }
 
 #[test]
@@ -361,33 +275,29 @@ fn space_that_could_not_be_read_for_a_moment_comes_back_later() {
     while damage(&lab).is_none() {
         keep(&mut lab, "r");
     }
-    let before = lab.shards[0].journal().expect("a log").stats();
+    let before = lab.log_stats(0);
     lab.pass_secs(30);
     assert!(damage(&lab).is_some(), "it is tried again in vain");
     lab.disks[0].faults.fail_reads = false;
     lab.pass_secs(30);
     assert_eq!(damage(&lab), None);
-    let after = lab.shards[0].journal().expect("a log").stats();
+    let after = lab.log_stats(0);
     assert!(after.segments_reclaimed > before.segments_reclaimed, "{after:?}");
     lab.crash(Crash::Power);
-    let reader = lab.open(request("reader"));
-    lab.subscribe(reader, "stays", 1);
-    assert_eq!(lab.received(reader).len(), 1);
+    assert_eq!(lab.retained_on("stays").len(), 1);
 }
 
 /// A shard whose disk stands still, and whose journal has no segment to go on in.
 fn without_segment() -> Lab {
     let mut lab = Lab::durable(1);
-    let away = lab.open(persistent("away"));
-    lab.subscribe(away, "a/#", 1);
-    lab.cut(away);
+    lab.leave("away", "a/#", 1);
     let publisher = lab.open(request("publisher"));
     lab.disks_stand_still = true;
     for number in 0..1000 {
-        let before = lab.shards[0].journal().expect("a log").stats().bytes_appended;
+        let before = lab.log_stats(0).bytes_appended;
         lab.publish(publisher, "a/a", &[b'x'; 4000], 1, number + 1);
         lab.open(persistent(&format!("filler-{number}")));
-        if lab.shards[0].journal().expect("a log").stats().bytes_appended == before {
+        if lab.log_stats(0).bytes_appended == before {
             break;
         }
     }
@@ -409,7 +319,7 @@ fn resume_disks(lab: &mut Lab, conn: Conn) {
 fn a_new_session_does_not_wait_for_the_next_segment_and_what_promises_it_does() {
     for crashes_before in [true, false] {
         let mut lab = without_segment();
-        let conn = lab.open(ConnectRequest { will: will("a/will"), ..persistent("new") });
+        let conn = lab.open(dying("new", "a/will"));
         let twice = lab.open(persistent("twice"));
         let twice_again = lab.open(persistent("twice"));
         assert!(lab.is_closed(twice));
@@ -453,24 +363,21 @@ fn a_subscription_of_a_session_that_is_not_written_yet_comes_behind_it() {
 #[test]
 fn a_new_session_outlasts_a_disk_that_turns_out_to_be_full() {
     let mut lab = without_segment();
-    let expiring = |name| ConnectRequest { session_expiry_secs: 10, ..persistent(name) };
     let stays = lab.open(persistent("stays"));
     let leaves = lab.open(expiring("leaves"));
     lab.cut(leaves);
     lab.disks[0].faults.capacity_bytes = 0;
     lab.disks_stand_still = false;
     lab.pass_secs(3);
-    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Full(_))));
+    assert!(lab.is_full(0));
     // It could not be promised more, and others are refused at once.
     assert_eq!(lab.subscribe(stays, "b/#", 1), Reason::QUOTA_EXCEEDED.0);
     let conn = lab.connect(persistent("late"));
-    let reason = Reason::SERVER_UNAVAILABLE;
-    assert!(matches!(lab.take(conn), Some(Got::Connack { reason: is, .. }) if is == reason));
+    assert_eq!(lab.connack(conn), Some(Err(Reason::SERVER_UNAVAILABLE)));
     // What frees room is not behind it.
     let away = lab.open(persistent("away"));
     assert!(!read_all(&mut lab, away).is_empty());
-    make_room(&mut lab);
-    lab.crash(Crash::Power);
+    make_room_and_crash(&mut lab);
     assert!(is_there(&mut lab, persistent("stays")));
     assert!(is_there(&mut lab, expiring("leaves")));
     let mut lab = without_segment();
@@ -501,7 +408,7 @@ fn the_queue_of_a_group_that_was_closed_on_a_full_disk_is_gone_though_the_group_
     let anew = |name| ConnectRequest { clean_start: true, ..request(name) };
     let member = lab.open(anew("member"));
     lab.cut(member);
-    make_room(&mut lab);
+    lab.make_room();
     leave_messages(&mut lab, b"new");
     lab.crash(Crash::Power);
     let member = lab.open(persistent("member"));
