@@ -1,11 +1,13 @@
 //! The table of normative statements with the tests that prove them, and its summary.
 //!
-//! The statements are data, the tests are found by name: `mqtt_3_3_1_4_...` proves statement
-//! MQTT-3.3.1-4 of MQTT 5.0, `mqtt311_3_3_1_4_...` the one of MQTT 3.1.1. In Rust such a name
-//! counts as a function with `#[test]` or as an entry of `proves!`, in Python as a function
-//! `test_mqtt_...`.
+//! The statements are data. A row of a test names the statements that it proves, as in
+//! `row("MQTT-3.3.1-4", "a name", ...)`: `MQTT-` is MQTT 5.0, `MQTT311-` is MQTT 3.1.1.
+//!
+//! All other tests are found by name: `mqtt_3_3_1_4_...` proves statement MQTT-3.3.1-4 of MQTT 5.0,
+//! `mqtt311_3_3_1_4_...` the one of MQTT 3.1.1. In Rust such a name counts as a function with
+//! `#[test]` or as an entry of `proves!`, in Python as a function `test_mqtt_...`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -41,8 +43,22 @@ enum Binds {
 /// `3.3.1-4` as numbers, which sort as the standard does.
 type Id = Vec<u32>;
 
-/// Of each statement the tests that prove it, as `file::test`.
-type Proofs = BTreeMap<Id, BTreeSet<String>>;
+/// Of each statement the tests that prove it, as `file::test`, and where they are.
+type Proofs = BTreeMap<Id, BTreeMap<String, Place>>;
+
+/// The path of a file and a line in it, for errors. The table has no lines, so that it stays as it
+/// is when lines move.
+type Place = String;
+
+/// A test, as it is found in a file.
+#[derive(Debug, PartialEq)]
+struct Test {
+    /// What carries the statement: `mqtt_3_3_1_4`, with or without more words.
+    key: String,
+    /// What to call it.
+    name: String,
+    place: Place,
+}
 
 /// The page and the table as they should be.
 struct Documents {
@@ -101,9 +117,10 @@ fn parse_id(text: &str) -> Option<Id> {
 fn proofs(files: &[File], prefix: &str) -> Result<Proofs> {
     let mut proofs = Proofs::new();
     for file in files.iter().filter(|file| !file.path.starts_with("xtask/")) {
-        for (name, test) in tests(file) {
-            if let Some(id) = name.strip_prefix(prefix).and_then(id_of_name) {
-                proofs.entry(id).or_default().insert(format!("{}::{test}", short(&file.path)));
+        for Test { key, name, place } in tests(file)? {
+            if let Some(id) = key.strip_prefix(prefix).and_then(id_of_name) {
+                let shown = format!("{}::{name}", short(&file.path));
+                proofs.entry(id).or_default().insert(shown, place);
             }
         }
     }
@@ -129,28 +146,73 @@ fn short(path: &str) -> String {
     parts.join("/")
 }
 
-/// The tests of a file: the name that carries the statement, and what to call the test.
-fn tests(file: &File) -> Vec<(&str, String)> {
-    let mut tests = Vec::new();
-    let lines: Vec<&str> = file.text.lines().collect();
-    for (number, line) in lines.iter().enumerate() {
-        let line = line.trim_start();
+/// The tests of a file that may prove something.
+fn tests(file: &File) -> Result<Vec<Test>> {
+    let mut tests = rows(file)?;
+    let test = |key: &str, name: &str, at: usize| Test {
+        key: key.into(),
+        name: name.into(),
+        place: place(file, at),
+    };
+    let mut at = 0;
+    let mut before = Vec::new();
+    for whole in file.text.split_inclusive('\n') {
+        let line = whole.trim_start();
         if let Some(rest) = line.strip_prefix("def test_") {
-            tests.push((word(rest), format!("test_{}", word(rest))));
+            tests.push(test(word(rest), &format!("test_{}", word(rest)), at));
         } else if let Some(rest) = line.strip_prefix("fn ")
-            && is_test(&lines[..number])
+            && is_test(&before)
         {
-            tests.push((word(rest), word(rest).to_owned()));
+            tests.push(test(word(rest), word(rest), at));
         }
+        at += whole.len();
+        before.push(whole);
     }
-    for call in file.text.split("proves!(").skip(1) {
+    for (at, _) in file.text.match_indices("proves!(") {
+        let call = &file.text[at + "proves!(".len()..];
         let call = call.split(");").next().unwrap_or_default();
         if let Some((function, clauses)) = call.split_once(':') {
             let clauses = clauses.split(|c: char| !is_word(c));
-            tests.extend(clauses.map(|clause| (clause, function.trim().to_owned())));
+            tests.extend(clauses.map(|clause| test(clause, function.trim(), at)));
         }
     }
-    tests
+    Ok(tests)
+}
+
+/// The rows that name statements: `row("MQTT-3.3.1-4 MQTT311-3.3.1-4", "a name", ...)`.
+fn rows(file: &File) -> Result<Vec<Test>> {
+    let mut rows = Vec::new();
+    for (at, call) in file.text.match_indices("row(") {
+        let line = file.text[..at].rsplit('\n').next().unwrap_or_default();
+        let mut texts = file.text[at + call.len()..].split('"');
+        let is_row = texts.next().is_some_and(|before| before.trim().is_empty());
+        let clauses = texts.next().filter(|text| text.starts_with("MQTT"));
+        let Some(clauses) = clauses.filter(|_| is_row && !line.ends_with(is_word)) else {
+            continue;
+        };
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        let (place, name) = (place(file, at), texts.nth(1).unwrap_or_default());
+        for clause in clauses.split(' ') {
+            let id = clause.strip_prefix("MQTT-").or_else(|| clause.strip_prefix("MQTT311-"));
+            let is_id = id.is_some_and(|id| parse_id(id).is_some());
+            ensure!(is_id, "{place}: {clause} is no statement: write MQTT-3.3.1-4, or MQTT311-...");
+            let key = clause.to_lowercase().replace(['-', '.'], "_");
+            rows.push(Test { key, name: as_word(name), place: place.clone() });
+        }
+    }
+    Ok(rows)
+}
+
+/// A name of several words as a test would have it.
+fn as_word(name: &str) -> String {
+    let parts = name.split(|c: char| !is_word(c)).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("_").to_lowercase()
+}
+
+fn place(file: &File, at: usize) -> Place {
+    format!("{}:{}", file.path, file.text[..at].matches('\n').count() + 1)
 }
 
 /// Whether the lines before a function make it a test.
@@ -183,8 +245,8 @@ fn write_section(
     statements.sort_by(|a, b| a.0.cmp(&b.0));
     for id in proofs.keys() {
         let known = statements.iter().any(|(known, ..)| known == id);
-        let tests = &proofs[id];
-        ensure!(known, "{tests:?}: {} has no statement {id:?}", standard.title);
+        let places = proofs[id].values().cloned().collect::<Vec<_>>().join(", ");
+        ensure!(known, "{places}: {} has no statement {id:?}", standard.title);
     }
     let binding = statements.iter().filter(|(.., binds, _)| *binds != Binds::Client);
     let open = |id: &Id| !proofs.contains_key(id);
@@ -214,8 +276,8 @@ fn write_section(
 }
 
 /// Names of tests have no comma and no quotation mark.
-fn names(tests: &BTreeSet<String>) -> String {
-    tests.iter().map(String::as_str).collect::<Vec<_>>().join(" ")
+fn names(tests: &BTreeMap<String, Place>) -> String {
+    tests.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
 /// A field of the table (RFC 4180).
@@ -236,14 +298,16 @@ impl Binds {
 const HEAD: &str = "\
 # Conformance
 
-<!-- Generated from the names of tests: `cargo xtask docs`. -->
+<!-- Generated from the rows and the names of tests: `cargo xtask docs`. -->
 
 MQTT 5.0 and 3.1.1 number their normative statements. [conformance.csv](conformance.csv) lists all
 of them: whom each binds, its subject in our words, and the tests that prove it.
 
-- The name of a test says which statement it proves. `mqtt_3_3_1_4_...` proves MQTT-3.3.1-4 of
-  MQTT 5.0, and `mqtt311_3_3_1_4_...` that of MQTT 3.1.1. A test that names an unknown statement is
-  an error.
+- A row of a test begins with the statement that it proves: `row(\"MQTT-3.3.1-4\", ...)`
+  for MQTT 5.0, and `MQTT311-3.3.1-4` for MQTT 3.1.1.
+- The name of any other test says which statement it proves. `mqtt_3_3_1_4_...` proves MQTT-3.3.1-4
+  of MQTT 5.0, and `mqtt311_3_3_1_4_...` that of MQTT 3.1.1.
+- A test or a row that names an unknown statement is an error.
 - Tests in `crates/proof/conformance` send and compare bytes. They use no code of the broker, and
   run against any server: `make conformance MQTT_ADDRESS=host:port`.
 - All other tests are unit tests and end-to-end tests of this repository.
@@ -260,8 +324,18 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<(String, String)> {
         let file = File { path: path.to_owned(), text: text.to_owned() };
-        let found = tests(&file).into_iter();
-        found.filter(|(name, _)| name.starts_with("mqtt")).map(|(a, b)| (a.to_owned(), b)).collect()
+        let found = tests(&file).expect("sound rows").into_iter();
+        let found = found.filter(|test| test.key.starts_with("mqtt"));
+        found.map(|test| (test.key, test.name)).collect()
+    }
+
+    fn error_of(text: &str) -> String {
+        let standard = read(include_str!("../data/mqtt5.toml")).expect("good data");
+        let file = File { path: "a.rs".into(), text: text.into() };
+        let written = proofs(&[file], "mqtt_").and_then(|proofs| {
+            write_section(&mut String::new(), &mut String::new(), &standard, &proofs)
+        });
+        written.expect_err("no such statement").to_string()
     }
 
     #[test]
@@ -289,12 +363,43 @@ mod tests {
     }
 
     #[test]
-    fn a_test_of_no_statement_is_an_error() {
+    fn rows_carry_statements() {
+        let text = "
+            row(\"MQTT-3.3.1-4 MQTT311-3.3.1-4\", \"QoS 3 is malformed\", one).steps([
+            row(
+                \"MQTT-3.3.1-6\",
+                \"an empty payload clears\", two)
+            // row(\"MQTT-3.3.1-7\", \"not yet\", one)
+            grow(\"MQTT-3.3.1-8\", \"something else\")
+            row(\"\", \"MQTT says nothing\", one)";
+        let expected = [
+            ("mqtt_3_3_1_4", "qos_3_is_malformed"),
+            ("mqtt311_3_3_1_4", "qos_3_is_malformed"),
+            ("mqtt_3_3_1_6", "an_empty_payload_clears"),
+        ];
+        assert_eq!(found("a.rs", text), expected.map(|(key, name)| (key.into(), name.into())));
+    }
+
+    #[test]
+    fn a_row_proves_its_statement_in_the_table() {
         let standard = read(include_str!("../data/mqtt5.toml")).expect("good data");
-        let file = File { path: "a.rs".into(), text: "#[test]\nfn mqtt_9_9_9_9_x() {}\n".into() };
-        let proofs = proofs(&[file], "mqtt_").expect("readable");
-        let error = write_section(&mut String::new(), &mut String::new(), &standard, &proofs);
-        assert!(error.is_err());
+        let text = "row(\"MQTT-3.3.1-6\", \"an empty payload clears\", two)";
+        let path = "crates/core/broker/tests/shard/routing.rs".into();
+        let proofs = proofs(&[File { path, text: text.into() }], "mqtt_").expect("readable");
+        let (mut table, mut summary) = (String::new(), String::new());
+        write_section(&mut table, &mut summary, &standard, &proofs).expect("written");
+        let row = table.lines().find(|line| line.contains(",MQTT-3.3.1-6,")).expect("its row");
+        assert!(row.ends_with(",broker/shard/routing::an_empty_payload_clears"), "{row}");
+        assert!(!summary.contains("MQTT-3.3.1-6,"), "{summary}");
+    }
+
+    #[test]
+    fn a_test_or_row_of_no_statement_is_an_error_with_its_line() {
+        let known = "a.rs:2: MQTT 5.0 has no statement [9, 9, 9, 9]";
+        assert_eq!(error_of("#[test]\nfn mqtt_9_9_9_9_x() {}\n"), known);
+        assert_eq!(error_of("\nrow(\"MQTT-9.9.9-9\", \"x\", one)"), known);
+        let error = error_of("\n\nrow(\"MQTT-3.3.1\", \"x\", one)");
+        assert!(error.starts_with("a.rs:3: MQTT-3.3.1 is no statement"), "{error}");
     }
 
     #[test]
