@@ -75,7 +75,7 @@ struct Mutant {
     replace: String,
     /// The file of tests that it stands for.
     group: String,
-    /// Tests that notice it.
+    /// Tests and rows that notice it.
     #[serde(default)]
     caught_by: Vec<String>,
     /// The seed and the kind of a world that notices it. Empty: none does. Absent: not tried yet.
@@ -389,10 +389,11 @@ fn program_in(said: &str) -> Option<PathBuf> {
     Some(PathBuf::from(path.trim_end().trim_end_matches(')')))
 }
 
-/// Tests that failed, by name.
+/// Tests and rows that failed, by name.
 fn red_tests(output: &str) -> Vec<&str> {
-    let names = output.lines().filter_map(|line| {
-        line.strip_prefix("test ")?.strip_suffix(" ... FAILED").map(|name| name.trim())
+    let names = output.lines().filter_map(|line| match line.strip_prefix("test ") {
+        Some(test) => test.strip_suffix(" ... FAILED").map(str::trim),
+        None => line.strip_suffix(": FAILED").filter(|row| row.starts_with("row ")),
     });
     let names: BTreeSet<&str> = names.collect();
     names.into_iter().collect()
@@ -456,8 +457,9 @@ mod tests {
     #[test]
     fn what_failed_is_read_from_the_output() {
         let output = "test a::one ... ok\ntest b::two ... FAILED\ntest b::two ... FAILED\n\
-                      test c::three - should panic ... FAILED\n";
-        assert_eq!(red_tests(output), ["b::two", "c::three - should panic"]);
+                      test c::three - should panic ... FAILED\nrow it waits (MQTT-4.6.0-2): FAILED\n";
+        let red = ["b::two", "c::three - should panic", "row it waits (MQTT-4.6.0-2)"];
+        assert_eq!(red_tests(output), red);
         assert_eq!(shortened(&["a"; 8]), "a, a, a, a, a, a and 2 more");
         assert_eq!(seed_in("12 worlds\nseed 41: order\n  seed 3: no\n"), Some(41));
         assert_eq!(seed_in("worlds kept their promises"), None);

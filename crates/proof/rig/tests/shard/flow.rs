@@ -1,142 +1,103 @@
 //! Windows, acknowledgements and full queues, seen by clients.
 
-use broker::{BROADCAST_MIN, ConnectRequest, Event, Limits, Settings};
-use codec::{AckKind, Packet, Property, PropertyBuf, Publish, QoS, Reason, Version};
-use policy::Access;
-use rig::{
-    Conn, Got, Lab, of_version, persistent, publish, publish_numbers, queue, read_all, request,
-    request_with, texts, window, with_limits,
+use crate::rows::{
+    Row, Step, asks, bursts, connects, counts, does, flushes, gets, is_closed, is_open, keeps,
+    kept, numbers, opens, passes, pauses, posts, reads, reads_all, reads_count, row, run, sends,
+    settles, waits_ms,
 };
+use broker::{BROADCAST_MIN, ConnectRequest, Event, Limits, Settings};
+use codec::{Packet, Version};
+use policy::Access;
+use rig::{Conn, Lab, publish, queue, request, request_with, window, with_limits};
 use session::Overflow;
-// Windows, resends, acknowledgements.
 
 #[test]
-fn mqtt_3_3_4_9_no_more_than_the_receive_maximum_is_in_flight() {
-    let mut lab = Lab::new(2);
-    let subscriber = lab.open(ConnectRequest { receive_max: 3, ..request("subscriber") });
-    lab.subscribe(subscriber, "t", 1);
-    let publisher = lab.open(request("publisher"));
-    publish_numbers(&mut lab, publisher, "t", 0..10);
-    let first = lab.received(subscriber);
-    assert_eq!(first.iter().map(|p| p.packet_id).collect::<Vec<_>>(), [1, 2, 3]);
-    lab.ack(subscriber, AckKind::Puback, 2);
-    assert_eq!(lab.received(subscriber)[0].packet_id, 4);
-    lab.ack(subscriber, AckKind::Puback, 1);
-    lab.ack(subscriber, AckKind::Puback, 3);
-    assert_eq!(lab.payloads(subscriber), texts(4..6), "two more, in order");
+fn windows() {
+    run([
+        row("MQTT-3.3.4-9", "no more than the receive maximum is in flight", Lab::new(2)).steps([
+            opens("reader", |request| ConnectRequest { receive_max: 3, ..request }),
+            sends("reader", ["subscribe t qos1"]),
+            numbers("writer", "t", 0..10),
+            gets(
+                "reader",
+                ["publish t 0 qos1 id1", "publish t 1 qos1 id2", "publish t 2 qos1 id3"],
+            ),
+            asks("reader", "puback 2", ["publish t 3 qos1 id4"]),
+            sends("reader", ["puback 1", "puback 3"]),
+            reads("reader", [4, 5]),
+        ]),
+        row("MQTT-4.4.0-1", "what is not acknowledged comes again with DUP", Lab::new(1)).steps([
+            sends("reader", ["kept", "subscribe t qos2"]),
+            sends("writer", (1..=3).map(|id| format!("publish t x qos2 id{id}"))),
+            reads_count("reader", 3),
+            asks("reader", "pubrec 1", ["pubrel 1"]),
+            sends("reader", ["cut"]),
+            connects("reader", kept),
+            gets(
+                "reader",
+                [
+                    "connack present",
+                    "pubrel 1",
+                    "publish t x qos2 id2 dup",
+                    "publish t x qos2 id3 dup",
+                ],
+            ),
+        ]),
+        row("", "more publishes than the receive maximum end the connection", Lab::new(1)).steps([
+            opens("writer", receives_two),
+            sends("writer", ["publish t x qos2 id1", "publish t x qos2 id2"]),
+            gets("writer", ["pubrec 1", "pubrec 2"]),
+            asks("writer", "publish t x qos2 id3", ["disconnect receive_maximum_exceeded"]),
+            is_closed("writer"),
+            // MQTT 3.1.1 knows no such limit.
+            opens("old", |request| {
+                receives_two(ConnectRequest { version: Version::V311, ..request })
+            }),
+            sends("old", (1..=10).map(|id| format!("publish t x qos2 id{id}"))),
+            is_open("old"),
+        ]),
+    ]);
+}
+
+fn receives_two(request: ConnectRequest) -> ConnectRequest {
+    with_limits(request, Limits { receive_max: 2, ..Limits::default() })
 }
 
 #[test]
-fn mqtt_4_4_0_1_unacknowledged_publishes_come_again_in_order_with_dup() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(persistent("subscriber"));
-    lab.subscribe(subscriber, "t", 2);
-    let publisher = lab.open(request("publisher"));
-    for packet_id in 1..=3 {
-        lab.publish(publisher, "t", b"x", 2, packet_id);
-    }
-    assert_eq!(lab.received(subscriber).len(), 3);
-    lab.ack(subscriber, AckKind::Pubrec, 1);
-    assert_eq!(lab.take_all(subscriber), [Got::Ack(AckKind::Pubrel, 1, Reason::SUCCESS)]);
-    lab.cut(subscriber);
-    let subscriber = lab.connect(persistent("subscriber"));
-    let got = lab.take_all(subscriber);
-    assert!(matches!(got[0], Got::Connack { session_present: true, .. }));
-    assert_eq!(got[1], Got::Ack(AckKind::Pubrel, 1, Reason::SUCCESS));
-    for (got, packet_id) in got[2..].iter().zip([2, 3]) {
-        let Got::Publish(publish) = got else { panic!("{got:?}") };
-        assert!(publish.dup && publish.packet_id == packet_id);
-    }
-    assert_eq!(got.len(), 4);
-}
-
-#[test]
-fn mqtt_4_3_3_10_a_repeated_qos_2_publish_is_delivered_once() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(request("subscriber"));
-    lab.subscribe(subscriber, "t", 0);
-    let publisher = lab.open(persistent("publisher"));
-    lab.publish(publisher, "t", b"x", 2, 9);
-    lab.cut(publisher);
-    let publisher = lab.open(persistent("publisher"));
-    lab.publish(publisher, "t", b"x", 2, 9);
-    assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Pubrec, 9, Reason::SUCCESS)]);
-    lab.ack(publisher, AckKind::Pubrel, 9);
-    lab.ack(publisher, AckKind::Pubrel, 9);
-    // The second may be the repetition of one whose PUBCOMP was lost (section 3.7.2.1).
-    let done = Got::Ack(AckKind::Pubcomp, 9, Reason::SUCCESS);
-    assert_eq!(lab.take_all(publisher), [done.clone(), done]);
-    assert_eq!(lab.payloads(subscriber), ["x"]);
-}
-
-#[test]
-fn a_pubrel_out_of_nowhere_is_reported_that_its_id_is_not_known() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.ack(client, AckKind::Pubrel, 9);
-    let gone = Reason::PACKET_IDENTIFIER_NOT_FOUND;
-    assert_eq!(lab.take_all(client), [Got::Ack(AckKind::Pubcomp, 9, gone)]);
-}
-
-#[test]
-fn a_publisher_gets_its_acknowledgement_before_its_own_copy() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.subscribe(client, "t", 2);
-    for (qos, ack) in [(1, AckKind::Puback), (2, AckKind::Pubrec)] {
-        lab.publish(client, "t", b"x", qos, 9);
-        let got = lab.take_all(client);
-        assert_eq!(got[0], Got::Ack(ack, 9, Reason::SUCCESS));
-        assert!(matches!(&got[1], Got::Publish(publish) if publish.payload == b"x"));
-    }
-}
-
-#[test]
-fn a_pubrec_does_not_report_that_nobody_has_subscribed() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.publish(client, "t", b"x", 2, 9);
-    assert_eq!(lab.take_all(client), [Got::Ack(AckKind::Pubrec, 9, Reason::SUCCESS)]);
-}
-
-#[test]
-fn mqtt_4_6_0_2_acknowledgements_keep_the_order_of_the_publishes() {
-    let settings = Settings { rejects: true, ..Settings::default() };
-    let mut lab = Lab::with(2, settings, Access::open());
-    let id = lab.id_on(0, "subscriber");
-    let far = lab.open(with_limits(request(&id), queue(10, Overflow::Reject)));
-    lab.subscribe(far, "far", 1);
-    let id = lab.id_on(1, "publisher");
-    let publisher = lab.open(request(&id));
-    lab.send_only(publisher, &publish("far", b"x", 1, 1));
-    lab.send_only(publisher, &publish("near", b"x", 1, 2));
-    lab.flush();
-    assert_eq!(lab.take_all(publisher), [], "the second waits for the first");
-    lab.settle();
-    let answers = lab.take_all(publisher);
-    assert_eq!(answers[0], Got::Ack(AckKind::Puback, 1, Reason::SUCCESS));
-    let unmatched = Reason::NO_MATCHING_SUBSCRIBERS;
-    assert_eq!(answers[1], Got::Ack(AckKind::Puback, 2, unmatched));
-}
-
-#[test]
-fn more_publishes_than_the_receive_maximum_end_the_connection() {
-    let mut lab = Lab::new(1);
-    let limits = Limits { receive_max: 2, ..Limits::default() };
-    let publisher = lab.open(request_with("publisher", limits.clone()));
-    for packet_id in 1..=2 {
-        lab.publish(publisher, "t", b"x", 2, packet_id);
-    }
-    assert!(!lab.is_closed(publisher));
-    lab.publish(publisher, "t", b"x", 2, 3);
-    let last = lab.take_all(publisher).pop();
-    assert_eq!(last, Some(Got::Disconnect(Reason::RECEIVE_MAXIMUM_EXCEEDED)));
-    // MQTT 3.1.1 knows no such limit.
-    let old = lab.open(with_limits(of_version(Version::V311, "old"), limits));
-    for packet_id in 1..=10 {
-        lab.publish(old, "t", b"x", 2, packet_id);
-    }
-    assert!(!lab.is_closed(old));
+fn acknowledgements() {
+    let rejecting = Settings { rejects: true, ..Settings::default() };
+    let rejecting = Lab::with(2, rejecting, Access::open());
+    run([
+        row("MQTT-4.3.3-10", "a repeated QoS 2 publish is delivered once", Lab::new(1)).steps([
+            sends("reader", ["subscribe t"]),
+            sends("writer", ["kept", "publish t x qos2 id9", "cut", "kept"]),
+            asks("writer", "publish t x qos2 id9", ["pubrec 9"]),
+            asks("writer", "pubrel 9", ["pubcomp 9"]),
+            // It may repeat one whose PUBCOMP was lost (section 3.7.2.1).
+            asks("writer", "pubrel 9", ["pubcomp 9"]),
+            reads("reader", ["x"]),
+        ]),
+        row("", "an unknown packet id and an unmatched topic of QoS 2", Lab::new(1)).steps([
+            asks("client", "pubrel 9", ["pubcomp 9 packet_identifier_not_found"]),
+            asks("client", "publish t x qos2 id9", ["pubrec 9"]),
+        ]),
+        row("", "a publisher gets its acknowledgement before its own copy", Lab::new(1)).steps([
+            sends("client", ["subscribe t qos2"]),
+            asks("client", "publish t x qos1 id9", ["puback 9", "publish t x qos1 id1"]),
+            asks("client", "publish t x qos2 id9", ["pubrec 9", "publish t x qos2 id2"]),
+        ]),
+        row("MQTT-4.6.0-2", "acknowledgements keep the order of the publishes", rejecting).steps([
+            opens("far@0", |request| with_limits(request, queue(10, Overflow::Reject))),
+            sends("far@0", ["subscribe far qos1"]),
+            posts("writer@1", "publish far x qos1 id1"),
+            posts("writer@1", "publish near x qos1 id2"),
+            flushes(),
+            // The second waits for the first.
+            gets("writer@1", []),
+            settles(),
+            gets("writer@1", ["puback 1", "puback 2 no_matching_subscribers"]),
+        ]),
+    ]);
 }
 
 #[test]
@@ -153,152 +114,160 @@ fn the_largest_receive_maximum_can_be_filled_and_repeated() {
     assert_eq!(lab.take_all(publisher).len(), 65_536);
 }
 
-// Overflow.
-
 #[test]
-fn a_full_queue_drops_the_oldest() {
-    let (mut lab, publisher) = overflowing(Overflow::DropOldest);
-    publish_numbers(&mut lab, publisher, "t", 0..7);
-    assert_eq!(lab.total(|m| &m.dropped_queue_full), 2);
-    let subscriber = lab.open(with_limits(persistent("subscriber"), window(10)));
-    assert_eq!(read_all(&mut lab, subscriber), texts(2..7));
-    lab.pass_secs(2);
-    assert_eq!(reported_dropped(&lab), 2);
+fn full_queues() {
+    run([
+        overflowing("a full queue drops the oldest", Overflow::DropOldest).steps([
+            numbers("writer", "t", 0..7),
+            keeps("reader", window(10)),
+            reads_all("reader", 2..7),
+            drops(2),
+        ]),
+        overflowing("a full queue drops the newest", Overflow::DropNewest).steps([
+            numbers("writer", "t", 0..7),
+            keeps("reader", window(10)),
+            reads_all("reader", 0..5),
+            drops(2),
+        ]),
+        overflowing("a full queue refuses, and its publisher hears it", Overflow::Reject).steps([
+            numbers("writer", "t", 0..5),
+            asks("writer", "publish t x qos1 id6", ["puback 6 quota_exceeded"]),
+            counts(|m| &m.publishes_refused, 1),
+            keeps("reader", window(10)),
+            reads_all("reader", 0..5),
+        ]),
+        row("", "a full queue ends the connection if so asked", Lab::new(1)).steps([
+            keeps("reader", queue(2, Overflow::Disconnect)),
+            sends("reader", ["subscribe t qos1"]),
+            numbers("writer", "t", 0..4),
+            is_closed("reader"),
+            gets("reader", ["publish t 0 qos1 id1", "disconnect quota_exceeded"]),
+            keeps("reader", window(10)),
+            reads_all("reader", 0..3),
+        ]),
+        row("", "what lives on in a queue says how long it has", Lab::new(1)).steps([
+            sends("reader", ["kept", "subscribe t qos1", "cut"]),
+            sends("writer", ["publish t x qos1 expiry5", "publish t y qos1 expiry20"]),
+            passes(8),
+            sends("reader", ["kept"]),
+            gets("reader", ["publish t y qos1 id1 expiry12"]),
+            counts(|m| &m.dropped_expired, 1),
+        ]),
+    ]);
 }
 
-#[test]
-fn a_full_queue_drops_the_newest() {
-    let (mut lab, publisher) = overflowing(Overflow::DropNewest);
-    publish_numbers(&mut lab, publisher, "t", 0..7);
-    assert_eq!(lab.total(|m| &m.dropped_queue_full), 2);
-    let subscriber = lab.open(with_limits(persistent("subscriber"), window(10)));
-    assert_eq!(read_all(&mut lab, subscriber), texts(0..5));
-    lab.pass_secs(2);
-    assert_eq!(reported_dropped(&lab), 2);
-}
-
-#[test]
-fn a_full_queue_refuses_and_the_publisher_is_reported() {
-    let (mut lab, publisher) = overflowing(Overflow::Reject);
-    publish_numbers(&mut lab, publisher, "t", 0..5);
-    lab.publish(publisher, "t", b"x", 1, 6);
-    let answer = lab.take_all(publisher);
-    assert_eq!(answer, [Got::Ack(AckKind::Puback, 6, Reason::QUOTA_EXCEEDED)]);
-    assert_eq!(lab.total(|m| &m.publishes_refused), 1);
-    let subscriber = lab.open(with_limits(persistent("subscriber"), window(10)));
-    assert_eq!(read_all(&mut lab, subscriber), texts(0..5));
-}
-
-#[test]
-fn a_full_queue_ends_the_connection_if_so_asked() {
-    let mut lab = Lab::new(1);
-    let limits = queue(2, Overflow::Disconnect);
-    let subscriber = lab.open(with_limits(persistent("subscriber"), limits));
-    lab.subscribe(subscriber, "t", 1);
-    let publisher = lab.open(request("publisher"));
-    publish_numbers(&mut lab, publisher, "t", 0..4);
-    assert!(lab.is_closed(subscriber));
-    let last = lab.take_all(subscriber).pop();
-    assert_eq!(last, Some(Got::Disconnect(Reason::QUOTA_EXCEEDED)));
-    let subscriber = lab.open(with_limits(persistent("subscriber"), window(10)));
-    assert_eq!(read_all(&mut lab, subscriber), texts(0..3));
-}
-
-fn overflowing(overflow: Overflow) -> (Lab, Conn) {
+/// A kept session with room for five, which is away.
+fn overflowing(name: &str, overflow: Overflow) -> Row {
     let settings = Settings { rejects: overflow == Overflow::Reject, ..Settings::default() };
-    let mut lab = Lab::with(2, settings, Access::open());
-    let subscriber = lab.open(with_limits(persistent("subscriber"), queue(5, overflow)));
-    lab.subscribe(subscriber, "t", 1);
-    lab.cut(subscriber);
+    row("", name, Lab::with(2, settings, Access::open()))
+        .steps([keeps("reader", queue(5, overflow)), sends("reader", ["subscribe t qos1", "cut"])])
+}
+
+/// So many are counted and reported.
+fn drops(count: u64) -> Step {
+    does(move |stage| {
+        assert_eq!(stage.lab.total(|m| &m.dropped_queue_full), count);
+        stage.lab.pass_secs(2);
+        let dropped = stage.lab.events.iter().map(|event| match event {
+            Event::Dropped { client_id, count, .. } if **client_id == *"reader" => *count,
+            _ => 0,
+        });
+        assert_eq!(dropped.sum::<u64>(), count);
+    })
+}
+
+fn outbox(bytes_max: u32) -> impl Fn(ConnectRequest) -> ConnectRequest + 'static {
+    move |request| with_limits(request, Limits { outbox_bytes_max: bytes_max, ..Limits::default() })
+}
+
+/// The publisher is read on, so often, every two milliseconds.
+fn goes_on(times: u32, settles: bool) -> Step {
+    does(move |stage| {
+        let writer = stage.conn("writer");
+        for _ in 0..times {
+            if settles {
+                stage.lab.settle();
+            }
+            stage.lab.now_ms += 2;
+            stage.lab.bytes(writer, &[]);
+        }
+        stage.lab.settle();
+    })
+}
+
+#[test]
+fn slow_readers() {
+    let ten = || bursts("writer", ["publish t x*100"; 10]);
+    run([
+        row("", "a slow reader of QoS 0 loses messages and nobody else does", Lab::new(1)).steps([
+            opens("slow", outbox(200)),
+            sends("slow", ["subscribe t"]),
+            sends("fast", ["subscribe t"]),
+            ten(),
+            pauses("writer", [2]),
+            // The slow one reads nothing at all, and the publisher does not wait for ever.
+            goes_on(500, false),
+            reads_count("slow", 2),
+            reads_count("fast", 10),
+            counts(|m| &m.dropped_slow, 8),
+            // Reports come at most once a second.
+            passes(1),
+            does(|stage| assert_eq!(stage.lab.lost(), [("slow".to_owned(), 8)])),
+        ]),
+        row("", "a publisher waits for a subscriber that catches up", Lab::new(1)).steps([
+            opens("reader", outbox(200)),
+            sends("reader", ["subscribe t"]),
+            ten(),
+            goes_on(20, true),
+            reads_count("reader", 10),
+            counts(|m| &m.dropped_slow, 0),
+        ]),
+        row("", "what is put aside in a pause comes before the end", Lab::new(1)).steps([
+            opens("reader", outbox(200)),
+            sends("reader", ["subscribe t"]),
+            sends("watcher", ["subscribe kept qos1"]),
+            bursts("writer", ["publish t x*200", "publish kept last-words"]),
+            pauses("writer", [2]),
+            sends("writer", ["cut"]),
+            reads("watcher", ["last-words"]),
+        ]),
+        row("", "a message as large as an outbox waits no longer than it takes", Lab::new(1))
+            .steps([opens("reader", outbox(1000)), sends("reader", ["subscribe t"])])
+            .steps((0..10).flat_map(|_| {
+                let packet = "publish t x*16384";
+                [bursts("writer", [packet]), pauses("writer", [2]), flushes(), waits_ms(2)]
+            }))
+            .steps([reads_count("reader", 10)]),
+    ]);
+}
+
+/// A publisher, and a subscriber of QoS 1 that reads nothing, with a window of one: it is behind
+/// after 1,000 more.
+fn stopped_subscriber() -> (Lab, Conn) {
+    let mut lab = Lab::new(1);
+    let mut limits = window(1);
+    limits.queue.messages_max = 12_000;
+    let subscriber = lab.open(request_with("subscriber", limits));
+    lab.subscribe(subscriber, "#", 1);
     let publisher = lab.open(request("publisher"));
     (lab, publisher)
 }
 
-fn reported_dropped(lab: &Lab) -> u64 {
-    let count = |event: &Event| match event {
-        Event::Dropped { client_id, count, .. } if **client_id == *"subscriber" => *count,
-        _ => 0,
-    };
-    lab.events.iter().map(count).sum()
-}
-
 #[test]
-fn a_slow_reader_of_qos_0_loses_messages_and_nobody_else_does() {
-    let mut lab = Lab::new(1);
-    let limits = Limits { outbox_bytes_max: 200, ..Limits::default() };
-    let slow = lab.open(request_with("slow", limits));
-    lab.subscribe(slow, "t", 0);
-    let fast = lab.open(request("fast"));
-    lab.subscribe(fast, "t", 0);
-    let publisher = lab.open(request("publisher"));
-    let mut packets = Vec::new();
-    for _ in 0..10 {
-        publish("t", &[0; 100], 0, 0).encode(Version::V5, &mut packets);
-    }
-    lab.bytes(publisher, &packets);
-    assert_eq!(lab.pauses, [(publisher, lab.now_ms + 2)], "it waits for the slow one");
-    // The slow one reads nothing at all, and the publisher does not wait for ever.
-    for _ in 0..500 {
-        lab.now_ms += 2;
-        lab.bytes(publisher, &[]);
-    }
-    lab.settle();
-    assert_eq!(lab.received(slow).len(), 2);
-    assert_eq!(lab.received(fast).len(), 10);
-    assert_eq!(lab.total(|m| &m.dropped_slow), 8);
-    // Reports come at most once a second.
-    lab.now_ms += 1000;
-    lab.shards[0].on_tick(lab.now_ms);
-    assert_eq!(lab.lost(), [("slow".to_owned(), 8)]);
-}
-
-#[test]
-fn a_publisher_is_slowed_by_a_subscriber_that_catches_up_and_nothing_is_lost() {
-    let mut lab = Lab::new(2);
-    let limits = Limits { outbox_bytes_max: 200, ..Limits::default() };
-    let subscriber = lab.open(request_with("subscriber", limits));
-    lab.subscribe(subscriber, "t", 0);
-    let publisher = lab.open(request("publisher"));
-    let mut packets = Vec::new();
-    for _ in 0..10 {
-        publish("t", &[0; 100], 0, 0).encode(Version::V5, &mut packets);
-    }
-    lab.bytes(publisher, &packets);
-    let mut received = 0;
-    for _ in 0..20 {
-        lab.settle();
-        received += lab.received(subscriber).len();
-        lab.now_ms += 2;
-        lab.bytes(publisher, &[]);
-    }
-    assert_eq!(received, 10);
-    assert_eq!(lab.total(|m| &m.dropped_slow), 0);
-}
-
-/// A subscriber of QoS 1 that reads nothing, with a window of one: it is behind after 1,000 more.
-fn stopped_subscriber(lab: &mut Lab) -> Conn {
-    let limits = Limits { in_flight_max: 1, ..Limits::default() };
-    let subscriber = lab.open(request_with("subscriber", limits));
-    lab.subscribe(subscriber, "#", 1);
-    subscriber
-}
-
-#[test]
-fn a_publisher_that_sends_now_and_then_does_not_wait_for_a_subscriber_that_is_behind() {
-    let mut lab = Lab::new(1);
-    stopped_subscriber(&mut lab);
-    let publisher = lab.open(request("publisher"));
-    for _ in 0..2000 {
+fn a_publisher_that_sends_now_and_then_waits_only_when_the_queue_is_about_to_be_full() {
+    let (mut lab, publisher) = stopped_subscriber();
+    let mut sent = 0;
+    while lab.pauses.is_empty() {
         lab.publish(publisher, "t", b"x", 1, 1);
+        sent += 1;
+        assert!(sent <= 12_000, "it never waits");
     }
-    assert_eq!(lab.pauses, []);
+    assert!(sent > 1500, "an eighth of the queue is not full after {sent}");
 }
 
 #[test]
 fn a_publisher_of_bursts_waits_for_a_subscriber_that_is_behind_and_goes_on_waiting() {
-    let mut lab = Lab::new(1);
-    stopped_subscriber(&mut lab);
-    let publisher = lab.open(request("publisher"));
+    let (mut lab, publisher) = stopped_subscriber();
     let burst = |count: u16| {
         let mut packets = Vec::new();
         for packet_id in 1..=count {
@@ -324,107 +293,17 @@ fn a_publisher_of_bursts_waits_for_a_subscriber_that_is_behind_and_goes_on_waiti
     assert_eq!(lab.pauses, [], "it has become one that sends now and then");
 }
 
-#[test]
-fn every_publisher_waits_when_the_queue_is_about_to_be_full() {
-    let mut lab = Lab::new(1);
-    let mut limits = Limits { in_flight_max: 1, ..Limits::default() };
-    limits.queue.messages_max = 12_000;
-    let subscriber = lab.open(request_with("subscriber", limits));
-    lab.subscribe(subscriber, "#", 1);
-    let publisher = lab.open(request("publisher"));
-    let mut sent = 0;
-    while lab.pauses.is_empty() {
-        lab.publish(publisher, "t", b"x", 1, 1);
-        sent += 1;
-        assert!(sent <= 12_000, "it never waits");
-    }
-    assert!(sent > 1500, "an eighth of the queue is not full after {sent}");
-}
-
-#[test]
-fn publishers_of_messages_as_large_as_an_outbox_wait_no_longer_than_it_takes() {
-    let mut lab = Lab::new(1);
-    let limits = Limits { outbox_bytes_max: 1000, ..Limits::default() };
-    let subscriber = lab.open(request_with("subscriber", limits));
-    lab.subscribe(subscriber, "t", 0);
-    let publisher = lab.open(request("publisher"));
-    let mut packet = Vec::new();
-    publish("t", &[0; 16 * 1024], 0, 0).encode(Version::V5, &mut packet);
-    for _ in 0..10 {
-        lab.bytes(publisher, &packet);
-        assert_eq!(lab.pauses, [(publisher, lab.now_ms + 2)]);
-        lab.pauses.clear();
-        lab.flush();
-        lab.now_ms += 2;
-    }
-    assert_eq!(lab.received(subscriber).len(), 10);
-}
-
-#[test]
-fn packets_put_aside_in_a_pause_come_before_the_end_of_the_connection() {
-    let mut lab = Lab::new(1);
-    let limits = Limits { outbox_bytes_max: 200, ..Limits::default() };
-    let subscriber = lab.open(request_with("subscriber", limits));
-    lab.subscribe(subscriber, "t", 0);
-    let watcher = lab.open(request("watcher"));
-    lab.subscribe(watcher, "kept", 1);
-    let publisher = lab.open(request("publisher"));
-    let mut packets = Vec::new();
-    publish("t", &[0; 200], 0, 0).encode(Version::V5, &mut packets);
-    publish("kept", b"last words", 0, 0).encode(Version::V5, &mut packets);
-    lab.bytes(publisher, &packets);
-    assert_eq!(lab.pauses.len(), 1, "the second packet waits");
-    lab.cut(publisher);
-    lab.settle();
-    assert_eq!(lab.received(watcher).len(), 1);
-}
-
-#[test]
-fn what_expires_in_the_queue_is_not_sent_and_what_does_not_says_how_long_it_has() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(persistent("subscriber"));
-    lab.subscribe(subscriber, "t", 1);
-    lab.cut(subscriber);
-    let publisher = lab.open(request("publisher"));
-    for secs in [5, 20] {
-        let mut properties = PropertyBuf::new();
-        properties.push(Property::MessageExpirySecs(secs));
-        let packet = Publish {
-            dup: false,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            topic: "t",
-            packet_id: 1,
-            properties: properties.as_properties(),
-            payload: b"x",
-        };
-        lab.send(publisher, &Packet::Publish(packet));
-    }
-    lab.pass_secs(8);
-    let subscriber = lab.open(persistent("subscriber"));
-    let received = lab.received(subscriber);
-    assert_eq!(received.len(), 1);
-    assert_eq!(received[0].expiry_secs, Some(12));
-    assert_eq!(lab.total(|m| &m.dropped_expired), 1);
-}
 // The order of writing.
 
-#[test]
-fn connections_are_written_in_the_order_in_which_they_got_something() {
+/// A shard, a publisher, and so many subscribers of `news` that a message for it is a broadcast.
+fn crowd() -> (Lab, Conn, Vec<Conn>) {
     let mut lab = Lab::new(1);
-    let conns = ["first", "second", "third", "fourth"].map(|id| lab.open(request(id)));
-    let [subscriber, publisher, late_subscriber, late_publisher] = conns;
-    lab.subscribe(subscriber, "a", 1);
-    lab.subscribe(late_subscriber, "b", 1);
-    lab.send_only(publisher, &publish("a", b"x", 1, 1));
-    lab.send_only(late_publisher, &publish("b", b"x", 1, 1));
-    let dirty = std::iter::from_fn(|| lab.shards[0].take_dirty());
-    // Before the acknowledgement comes what is acknowledged.
-    assert_eq!(dirty.map(|(_, conn)| conn).collect::<Vec<_>>(), conns);
+    let announcer = lab.open(request("announcer"));
+    let crowd = more_crowd(&mut lab, "news");
+    (lab, announcer, crowd)
 }
 
-/// So many subscribers of the topic that a message for it is a broadcast.
-fn crowd(lab: &mut Lab, topic: &str) -> Vec<Conn> {
+fn more_crowd(lab: &mut Lab, topic: &str) -> Vec<Conn> {
     let subscribe = |number| {
         let conn = lab.open(request(&format!("{topic}-{number}")));
         lab.subscribe(conn, topic, 1);
@@ -442,11 +321,23 @@ fn dirty(lab: &mut Lab) -> Vec<Conn> {
 }
 
 #[test]
-fn others_are_written_before_the_crowd_of_a_broadcast() {
+fn connections_are_written_in_the_order_in_which_they_got_something() {
     let mut lab = Lab::new(1);
-    let [announcer, publisher, subscriber] = ["0", "1", "2"].map(|id| lab.open(request(id)));
+    let conns = ["first", "second", "third", "fourth"].map(|id| lab.open(request(id)));
+    let [subscriber, publisher, late_subscriber, late_publisher] = conns;
     lab.subscribe(subscriber, "a", 1);
-    let crowd = crowd(&mut lab, "news");
+    lab.subscribe(late_subscriber, "b", 1);
+    lab.send_only(publisher, &publish("a", b"x", 1, 1));
+    lab.send_only(late_publisher, &publish("b", b"x", 1, 1));
+    // Before the acknowledgement comes what is acknowledged.
+    assert_eq!(dirty(&mut lab), conns);
+}
+
+#[test]
+fn others_are_written_before_the_crowd_of_a_broadcast() {
+    let (mut lab, announcer, crowd) = crowd();
+    let [publisher, subscriber] = ["1", "2"].map(|id| lab.open(request(id)));
+    lab.subscribe(subscriber, "a", 1);
     lab.send_only(announcer, &publish("news", b"x", 1, 1));
     lab.send_only(publisher, &publish("a", b"x", 1, 1));
     assert_eq!(urgent(&mut lab), [announcer, subscriber, publisher]);
@@ -457,10 +348,9 @@ fn others_are_written_before_the_crowd_of_a_broadcast() {
 
 #[test]
 fn a_broadcast_does_not_hurry_those_of_the_one_before() {
-    let mut lab = Lab::new(1);
-    let announcer = lab.open(request("announcer"));
-    let (first, second) = (crowd(&mut lab, "first"), crowd(&mut lab, "second"));
-    lab.send_only(announcer, &publish("first", b"x", 0, 0));
+    let (mut lab, announcer, first) = crowd();
+    let second = more_crowd(&mut lab, "second");
+    lab.send_only(announcer, &publish("news", b"x", 0, 0));
     assert_eq!(lab.shards[0].take_dirty().map(|(_, conn)| conn), first.first().copied());
     lab.send_only(announcer, &publish("second", b"x", 0, 0));
     assert!(urgent(&mut lab).is_empty());
@@ -468,23 +358,21 @@ fn a_broadcast_does_not_hurry_those_of_the_one_before() {
 }
 
 #[test]
-fn who_gets_something_else_does_not_wait_among_those_of_a_broadcast() {
-    let mut lab = Lab::new(1);
-    let announcer = lab.open(request("announcer"));
-    let crowd = crowd(&mut lab, "news");
-    lab.send_only(announcer, &publish("news", b"x", 0, 0));
+fn who_gets_something_else_does_not_wait_among_those_of_several_broadcasts() {
+    let (mut lab, announcer, crowd) = crowd();
+    for _ in 0..3 {
+        lab.send_only(announcer, &publish("news", b"x", 0, 0));
+    }
     let last = *crowd.last().expect("a crowd");
     lab.send_only(last, &Packet::Pingreq);
     lab.send_only(last, &Packet::Pingreq);
     assert_eq!(urgent(&mut lab), [last]);
-    assert_eq!(dirty(&mut lab), crowd[..crowd.len() - 1], "and not again");
+    assert_eq!(dirty(&mut lab), crowd[..crowd.len() - 1], "each once");
 }
 
 #[test]
 fn broadcasts_wait_until_what_has_gathered_is_written() {
-    let mut lab = Lab::new(1);
-    let announcer = lab.open(request("announcer"));
-    let crowd = crowd(&mut lab, "news");
+    let (mut lab, announcer, crowd) = crowd();
     // Each fills the outboxes by a quarter.
     let payload = [b'x'; 4 << 10];
     for _ in 0..6 {
@@ -500,15 +388,4 @@ fn broadcasts_wait_until_what_has_gathered_is_written() {
     assert_eq!(gathered, vec![4; crowd.len()]);
     lab.settle();
     assert!(crowd.iter().all(|&conn| lab.received(conn).len() == 6));
-}
-
-#[test]
-fn a_connection_is_dirty_once_though_several_broadcasts_are_for_it() {
-    let mut lab = Lab::new(1);
-    let announcer = lab.open(request("announcer"));
-    let crowd = crowd(&mut lab, "news");
-    for _ in 0..3 {
-        lab.send_only(announcer, &publish("news", b"x", 0, 0));
-    }
-    assert_eq!(dirty(&mut lab), crowd);
 }

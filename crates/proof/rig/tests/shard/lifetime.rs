@@ -1,27 +1,27 @@
 //! How connections and sessions end, and what they may do meanwhile, seen by clients.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use broker::{ConnectRequest, Ended, Event, Limits, Memory, Name, Reauthenticated, Settings};
-use codec::{
-    Ack, AckKind, Auth, Connect, Disconnect, Packet, Properties, Property, PropertyBuf, QoS,
-    Reason, Version, Will,
+use crate::rows::{
+    Step, asks, counts, does, everyone, gets, is_closed, is_open, opens, passes, pauses, reads,
+    reads_count, row, rules, run, sends, settles,
 };
-use policy::{Access, Attribute, Attributes, Principal, Revocation};
-use policy::{Permission, Who};
+use broker::{ConnectRequest, Ended, Event, Limits, Memory, Name, Reauthenticated, Settings};
+use codec::{Auth, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version, Will};
+use policy::{Access, Attribute, Attributes, Permission, Principal, Revocation, Who};
 use rig::{
-    Conn, Got, Lab, admit, connect_packet, of_version, persistent, publish, request, request_with,
-    retained, rule,
+    Conn, Got, Lab, admit, connect_packet, of_version, persistent, request, retained, rule,
+    with_limits,
 };
 use session::Rate;
-// Ends: wills, keep-alive, expiry, takeover.
 
 fn with_will(id: &str, delay_secs: u32, expiry_secs: u32) -> ConnectRequest {
     let mut properties = PropertyBuf::new();
     properties.push(Property::WillDelaySecs(delay_secs));
     let will = Will {
         topic: "wills",
-        payload: id.as_bytes(),
+        payload: b"will",
         qos: QoS::AtLeastOnce,
         retain: false,
         properties: properties.as_properties(),
@@ -31,125 +31,102 @@ fn with_will(id: &str, delay_secs: u32, expiry_secs: u32) -> ConnectRequest {
     ConnectRequest { session_expiry_secs: expiry_secs, ..request }
 }
 
-fn will_lab() -> (Lab, Conn) {
-    let mut lab = Lab::new(2);
-    let watcher = lab.open(request("watcher"));
-    lab.subscribe(watcher, "wills", 0);
-    (lab, watcher)
+/// A client that leaves a will, and somebody who waits for it.
+fn dying(delay_secs: u32, expiry_secs: u32) -> [Step; 2] {
+    let dying = move |_| with_will("client", delay_secs, expiry_secs);
+    [sends("watcher", ["subscribe wills"]), opens("client", dying)]
 }
 
 #[test]
-fn a_will_comes_after_its_delay_or_with_the_end_of_the_session() {
+fn wills() {
     for (delay_secs, expiry_secs, after_secs) in [(5, 100, 5), (100, 5, 5), (0, 100, 0), (9, 0, 0)]
     {
-        let (mut lab, watcher) = will_lab();
-        let client = lab.open(with_will("client", delay_secs, expiry_secs));
-        lab.cut(client);
-        if after_secs > 0 {
-            lab.pass_secs(after_secs - 1);
-            assert_eq!(lab.payloads(watcher), Vec::<String>::new());
-            lab.pass_secs(1);
-        }
-        assert_eq!(lab.payloads(watcher), ["client"], "{delay_secs} {expiry_secs}");
-        lab.pass_secs(200);
-        assert_eq!(lab.payloads(watcher), Vec::<String>::new(), "once only");
+        let name = format!("a will of delay {delay_secs} and expiry {expiry_secs} comes once");
+        let (is_at_once, is_later) = (after_secs == 0, after_secs > 0);
+        run([row("", name, Lab::new(2)).steps(dying(delay_secs, expiry_secs)).steps([
+            sends("client", ["cut"]),
+            passes(u64::saturating_sub(after_secs, 1)),
+            reads_count("watcher", is_at_once.into()),
+            passes(1),
+            reads_count("watcher", is_later.into()),
+            passes(200),
+            gets("watcher", []),
+        ])]);
     }
+    let back = |name| opens(name, |_| with_will("client", 5, 100));
+    let anew = ConnectRequest { clean_start: true, ..with_will("client", 5, 100) };
+    run([
+        row("MQTT-3.1.3-9", "no will if the client is back before its delay", Lab::new(2))
+            .steps(dying(5, 100))
+            .steps([
+                sends("client", ["cut"]),
+                passes(3),
+                back("client#2"),
+                passes(10),
+                gets("watcher", []),
+                // A takeover is the same, unless the new connection wants a clean start.
+                back("client#3"),
+                is_closed("client#2"),
+                gets("watcher", []),
+                opens("client#4", move |_| anew.clone()),
+                reads("watcher", ["will"]),
+                counts(|m| &m.takeovers, 2),
+            ]),
+        row("MQTT-3.14.4-3", "a goodbye takes the will away", Lab::new(2))
+            .steps(dying(0, 100))
+            .steps([sends("client", ["disconnect"]), gets("watcher", [])]),
+        row("", "a goodbye with reason 0x04 does not take the will away", Lab::new(2))
+            .steps(dying(0, 100))
+            .steps([sends("client", ["disconnect with_will"]), reads("watcher", ["will"])]),
+    ]);
 }
 
 #[test]
-fn mqtt_3_1_3_9_no_will_if_the_client_is_back_before_its_delay() {
-    let (mut lab, watcher) = will_lab();
-    let client = lab.open(with_will("client", 5, 100));
-    lab.cut(client);
-    lab.pass_secs(3);
-    let client = lab.open(with_will("client", 5, 100));
-    lab.pass_secs(10);
-    assert_eq!(lab.payloads(watcher), Vec::<String>::new());
-    // A takeover is the same, unless the new connection wants a clean start.
-    lab.open(with_will("client", 5, 100));
-    assert!(lab.is_closed(client));
-    assert_eq!(lab.payloads(watcher), Vec::<String>::new());
-    lab.open(ConnectRequest { clean_start: true, ..with_will("client", 5, 100) });
-    assert_eq!(lab.payloads(watcher), ["client"]);
-    assert_eq!(lab.total(|m| &m.takeovers), 2);
-}
-
-#[test]
-fn mqtt_3_14_4_3_a_goodbye_takes_the_will_away_and_0x04_does_not() {
-    for (reason, count) in [(Reason::NORMAL_DISCONNECTION, 0), (Reason::DISCONNECT_WITH_WILL, 1)] {
-        let (mut lab, watcher) = will_lab();
-        let client = lab.open(with_will("client", 0, 100));
-        let properties = Properties::EMPTY;
-        lab.send(client, &Packet::Disconnect(Disconnect { reason, properties }));
-        assert_eq!(lab.received(watcher).len(), count);
+fn silence_and_expiry() {
+    let alive = |request| ConnectRequest { keep_alive_secs: 10, ..request };
+    let rate = Limits { message_rate: Rate { per_second: 1, burst: 1 }, ..Limits::default() };
+    let expiring = |request| ConnectRequest { session_expiry_secs: 10, ..request };
+    run([
+        row("MQTT-3.1.2-22", "silence of one and a half keep alives is the end", Lab::new(1))
+            .steps([
+                opens("client", alive),
+                passes(14),
+                asks("client", "pingreq", ["pingresp"]),
+                passes(14),
+                is_open("client"),
+                passes(1),
+                is_closed("client"),
+                gets("client", ["disconnect keep_alive_timeout"]),
+                counts(|m| &m.keep_alive_timeouts, 1),
+            ]),
+        row("MQTT-3.1.2-22", "who is not read is not silent", Lab::new(1)).steps([
+            opens("client", move |request| with_limits(alive(request), rate.clone())),
+            sends("client", ["publish t x"; 31]),
+            does(|stage| assert_eq!(stage.lab.pauses.last().unwrap().1, stage.lab.now_ms + 30_000)),
+            passes(30),
+            // What it has sent meanwhile lies in its socket; from now on it could be heard.
+            passes(14),
+            is_open("client"),
+            passes(1),
+            is_closed("client"),
+        ]),
+        row("MQTT-3.14.2-2", "no expiry at DISCONNECT after none at CONNECT", Lab::new(1))
+            .steps([asks("client", "disconnect expiry5", ["disconnect protocol_error"])]),
+    ]);
+    for (goodbye, lives_secs) in
+        [("disconnect", 10), ("disconnect expiry3", 3), ("disconnect expiry30", 30)]
+    {
+        run([row("", format!("a session ends {lives_secs} s after {goodbye}"), Lab::new(1))
+            .steps([
+                opens("client", expiring),
+                sends("client", [goodbye]),
+                passes(lives_secs - 1),
+                counts(|m| &m.sessions, 1),
+                passes(1),
+                counts(|m| &m.sessions, 0),
+                counts(|m| &m.sessions_expired, 1),
+            ])]);
     }
-}
-
-#[test]
-fn mqtt_3_1_2_22_silence_for_one_and_a_half_keep_alives_ends_the_connection() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(ConnectRequest { keep_alive_secs: 10, ..request("client") });
-    lab.pass_secs(14);
-    lab.send(client, &Packet::Pingreq);
-    assert_eq!(lab.take_all(client), [Got::Pingresp]);
-    lab.pass_secs(14);
-    assert!(!lab.is_closed(client));
-    lab.pass_secs(1);
-    assert!(lab.is_closed(client));
-    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::KEEP_ALIVE_TIMEOUT)]);
-    assert_eq!(lab.total(|m| &m.keep_alive_timeouts), 1);
-}
-
-#[test]
-fn mqtt_3_1_2_22_a_client_above_its_rate_is_not_silent_while_it_is_not_read() {
-    let limits = Limits { message_rate: Rate { per_second: 1, burst: 1 }, ..Limits::default() };
-    let mut lab = Lab::new(1);
-    let request = request_with("client", limits);
-    let client = lab.open(ConnectRequest { keep_alive_secs: 10, ..request });
-    for _ in 0..31 {
-        lab.publish(client, "t", b"", 0, 0);
-    }
-    let read_on_ms = lab.now_ms + 30_000;
-    assert_eq!(lab.pauses.last(), Some(&(client, read_on_ms)));
-    lab.pass_secs(30);
-    // What it has sent meanwhile lies in its socket; from now on it could be heard.
-    lab.pass_secs(14);
-    assert!(!lab.is_closed(client));
-    lab.pass_secs(1);
-    assert!(lab.is_closed(client));
-}
-
-#[test]
-fn a_session_ends_when_its_expiry_runs_out_and_a_disconnect_may_change_it() {
-    let mut lab = Lab::new(1);
-    for (at_disconnect, lives_secs) in [(None, 10), (Some(3), 3), (Some(30), 30)] {
-        let asked = || ConnectRequest { session_expiry_secs: 10, ..persistent("client") };
-        let client = lab.open(asked());
-        let mut properties = PropertyBuf::new();
-        if let Some(secs) = at_disconnect {
-            properties.push(Property::SessionExpirySecs(secs));
-        }
-        let reason = Reason::NORMAL_DISCONNECTION;
-        let properties = properties.as_properties();
-        lab.send(client, &Packet::Disconnect(Disconnect { reason, properties }));
-        lab.pass_secs(lives_secs - 1);
-        assert_eq!(lab.total(|m| &m.sessions), 1);
-        lab.pass_secs(1);
-        assert_eq!(lab.total(|m| &m.sessions), 0);
-    }
-    assert_eq!(lab.total(|m| &m.sessions_expired), 3);
-}
-
-#[test]
-fn mqtt_3_14_2_2_no_session_expiry_at_disconnect_after_none_at_connect() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    let mut properties = PropertyBuf::new();
-    properties.push(Property::SessionExpirySecs(5));
-    let properties = properties.as_properties();
-    let reason = Reason::NORMAL_DISCONNECTION;
-    lab.send(client, &Packet::Disconnect(Disconnect { reason, properties }));
-    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::PROTOCOL_ERROR)]);
 }
 
 #[test]
@@ -174,34 +151,6 @@ fn shutdown_and_kick_say_why() {
     };
     let ended: Vec<_> = lab.events.iter().filter_map(ended).collect();
     assert_eq!(ended, [Ended::Administrative, Ended::Shutdown, Ended::Shutdown]);
-}
-
-#[test]
-fn a_connection_ends_with_its_credential() {
-    let mut lab = Lab::new(1);
-    let expires_at_ms = Some(lab.now_ms + 5_000);
-    let principal = Principal { expires_at_ms, ..Principal::default() };
-    let logged_in = ConnectRequest {
-        principal: Some(Box::new(principal)),
-        session_expiry_secs: 60,
-        ..request("token")
-    };
-    let token = lab.open(logged_in);
-    let other = lab.open(request("other"));
-    lab.pass_secs(4);
-    assert_eq!(lab.take_all(token), []);
-    lab.pass_secs(2);
-    assert_eq!(lab.take_all(token), [Got::Disconnect(Reason::NOT_AUTHORIZED)]);
-    assert!(lab.is_closed(token) && !lab.is_closed(other));
-    assert_eq!(lab.total(|m| &m.credentials_expired), 1);
-    // The session is there, and who is back without an end of the credential stays.
-    let again = lab.open(ConnectRequest {
-        clean_start: false,
-        session_expiry_secs: 60,
-        ..request("token")
-    });
-    lab.pass_secs(20);
-    assert!(!lab.is_closed(again));
 }
 
 #[test]
@@ -251,11 +200,7 @@ fn a_credential_that_is_renewed_in_time_keeps_the_connection() {
         ..request("c")
     });
     assert_eq!(lab.subscribe(client, "berlin/#", 1), 1);
-    let mut properties = PropertyBuf::new();
-    properties.push(Property::AuthMethod("OAUTH2-JWT"));
-    properties.push(Property::AuthData(b"new"));
-    let reason = Reason::RE_AUTHENTICATE;
-    lab.send_only(client, &Packet::Auth(Auth { reason, properties: properties.as_properties() }));
+    re_authenticate(&mut lab, client, "OAUTH2-JWT", b"new");
     let ask = lab.asked.pop().expect("asked");
     assert_eq!((ask.username.as_deref(), ask.provider), (Some("anna"), Some(7)));
     let renewed = Reauthenticated::Renewed(Box::new(principal("bonn", start_ms + 20_000)));
@@ -277,195 +222,221 @@ fn a_credential_that_is_renewed_in_time_keeps_the_connection() {
 }
 
 #[test]
-fn a_ban_ends_the_connections_that_it_means_and_no_others() {
-    let mut lab = Lab::new(1);
-    let named = |name: &str, id: &str| ConnectRequest {
-        username: Some(name.into()),
-        peer: format!("192.0.2.{}:5", id.len()).into(),
-        ..request(id)
-    };
-    let by_id = lab.open(named("anna", "a"));
-    let by_user = lab.open(named("bob", "bb"));
-    let by_address = lab.open(named("carl", "ccc"));
-    let other = lab.open(named("dora", "dddd"));
-    let now_ms = lab.now_ms;
-    lab.shards[0].on_bans(
-        |id, user, peer| id.text() == "a" || user == Some("bob") || peer.starts_with("192.0.2.3:"),
-        now_ms,
-    );
-    lab.settle();
-    for banned in [by_id, by_user, by_address] {
-        assert_eq!(lab.take_all(banned), [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]);
-        assert!(lab.is_closed(banned));
-    }
-    assert!(!lab.is_closed(other));
-    assert_eq!(lab.total(|m| &m.banned_cut), 3);
+fn connections_that_may_not_go_on() {
+    let expires_at_ms = Some(Lab::new(1).now_ms + 5_000);
+    let expiring = Principal { expires_at_ms, ..Principal::default() };
+    let kept = |request| ConnectRequest { clean_start: false, session_expiry_secs: 60, ..request };
+    run([
+        row("", "a connection ends with its credential", Lab::new(1)).steps([
+            opens("token", move |request| ConnectRequest {
+                principal: Some(Box::new(expiring.clone())),
+                ..kept(request)
+            }),
+            opens("other", kept),
+            passes(4),
+            gets("token", []),
+            passes(2),
+            gets("token", ["disconnect not_authorized"]),
+            is_closed("token"),
+            is_open("other"),
+            counts(|m| &m.credentials_expired, 1),
+            // The session is there, and who is back without an end of the credential stays.
+            opens("token", kept),
+            passes(20),
+            is_open("token"),
+        ]),
+        row("", "a ban ends the connections that it means and no others", Lab::new(1)).steps([
+            opens("by-id", of_user("anna", "192.0.2.1:5")),
+            opens("by-user", of_user("bob", "192.0.2.2:5")),
+            opens("by-address", of_user("carl", "192.0.2.3:5")),
+            opens("other", of_user("dora", "192.0.2.33:5")),
+            does(|stage| {
+                let now_ms = stage.lab.now_ms;
+                let is_banned = |id: Name<'_>, user: Option<&str>, peer: &str| {
+                    id.text() == "by-id" || user == Some("bob") || peer.starts_with("192.0.2.3:")
+                };
+                stage.lab.shards[0].on_bans(is_banned, now_ms);
+            }),
+            settles(),
+            gets("by-id", ["disconnect administrative_action"]),
+            gets("by-user", ["disconnect administrative_action"]),
+            gets("by-address", ["disconnect administrative_action"]),
+            is_closed("by-id"),
+            is_open("other"),
+            counts(|m| &m.banned_cut, 3),
+        ]),
+    ]);
+}
+
+fn of_user(
+    name: &'static str,
+    peer: &'static str,
+) -> impl Fn(ConnectRequest) -> ConnectRequest + 'static {
+    move |request| ConnectRequest { username: Some(name.into()), peer: peer.into(), ..request }
 }
 
 // Access.
 
+type Denial = (&'static str, &'static str, &'static str, u64);
+
+/// All that was reported until now: action, topic, rule, how often.
+fn is_denied<const N: usize>(expected: [Denial; N]) -> Step {
+    does(move |stage| {
+        let denials = stage.lab.events.iter().filter_map(|event| match event {
+            Event::Denied { action, topic, rule, count, .. } => {
+                Some((*action, &**topic, &**rule, *count))
+            }
+            _ => None,
+        });
+        assert_eq!(denials.collect::<Vec<_>>(), expected);
+    })
+}
+
 #[test]
-fn rules_are_asked_for_publish_subscribe_receive_and_will() {
-    let rules = [
-        rule(Who::Everyone, Permission::ReadWrite, "open/#"),
-        rule(Who::Everyone, Permission::Deny, "open/secret"),
-    ];
-    let access = Access::compile(&rules).expect("sound rules");
-    let mut lab = Lab::with(2, Settings::default(), access);
-    let client = lab.open(request("client"));
-    assert_eq!(lab.subscribe(client, "closed/#", 1), Reason::NOT_AUTHORIZED.0);
-    assert_eq!(lab.subscribe(client, "open/#", 1), 1);
-    lab.publish(client, "closed/1", b"x", 1, 1);
-    lab.publish(client, "open/secret", b"x", 1, 2);
-    lab.publish(client, "open/1", b"seen", 0, 0);
-    let answers = lab.take_all(client);
-    assert_eq!(answers[0], Got::Ack(AckKind::Puback, 1, Reason::NOT_AUTHORIZED));
-    assert_eq!(answers[1], Got::Ack(AckKind::Puback, 2, Reason::NOT_AUTHORIZED));
-    assert_eq!(answers.len(), 3);
-    let dying = lab.open(with_will("dying", 0, 0));
-    lab.cut(dying);
-    lab.pass_secs(1);
+fn access() {
+    use Permission::{Deny, Read, ReadWrite, Write};
+    let ruled = |rules| Lab::with(2, Settings::default(), rules);
+    let some = everyone([(ReadWrite, "open/#"), (Deny, "open/secret")]);
     let nothing = "no rule grants it";
-    let expected = [
-        ("subscribe", "closed/#", nothing, 1),
-        ("will", "wills", nothing, 1),
-        ("publish", "closed/1", nothing, 2),
-    ];
-    assert_eq!(denials(&lab), expected);
-    assert_eq!(lab.total(|m| &m.publishes_denied), 3);
-}
-
-fn denials(lab: &Lab) -> Vec<(&'static str, &str, &str, u64)> {
-    let mut all = Vec::new();
-    for event in &lab.events {
-        if let Event::Denied { action, topic, rule, count, .. } = event {
-            all.push((*action, &**topic, &**rule, *count));
-        }
-    }
-    all
-}
-
-#[test]
-fn who_is_denied_again_and_again_is_reported_of_once_a_second_with_peer_and_rule() {
-    let rules = [
-        rule(Who::Everyone, Permission::ReadWrite, "#"),
-        rule(Who::Everyone, Permission::Deny, "secret/#"),
-    ];
-    let mut lab = Lab::with(1, Settings::default(), Access::compile(&rules).expect("sound rules"));
-    let mut loud = request("loud");
-    loud.username = Some("anna".into());
-    let loud = lab.open(loud);
-    for number in 0..1000 {
-        lab.publish(loud, &format!("secret/{number}"), b"x", 0, 0);
-    }
-    lab.publish(loud, "$SYS/broker/version", b"x", 0, 0);
-    lab.subscribe(loud, "secret/#", 0);
-    assert_eq!(denials(&lab), [("publish", "secret/0", "deny secret/#", 1)]);
-    lab.pass_secs(1);
-    let rest = [
-        ("publish", "secret/1", "deny secret/#", 1000),
-        ("subscribe", "secret/#", "deny secret/#", 1),
-    ];
-    assert_eq!(denials(&lab)[1..], rest);
-    let named = |event: &Event| match event {
-        Event::Denied { username, peer, .. } => {
-            username.as_deref() == Some("anna") && !peer.is_empty()
-        }
-        _ => false,
-    };
-    assert_eq!(lab.events.iter().filter(|event| named(event)).count(), 3);
-    lab.pass_secs(5);
-    assert_eq!(denials(&lab).len(), 3, "what did not happen is not told");
-}
-
-#[test]
-fn new_rules_hold_for_sessions_that_are_open() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(request("subscriber"));
-    lab.subscribe(subscriber, "#", 0);
-    let publisher = lab.open(request("publisher"));
-    let rules =
-        [rule(Who::Everyone, Permission::Write, "#"), rule(Who::Everyone, Permission::Read, "ok")];
-    lab.shards[0].set_access(Access::compile(&rules).expect("sound rules"));
-    lab.publish(publisher, "hidden", b"1", 0, 0);
-    lab.publish(publisher, "ok", b"2", 0, 0);
-    assert_eq!(lab.payloads(subscriber), ["2"]);
-    lab.shards[0].set_access(Access::open());
-    lab.publish(publisher, "hidden", b"3", 0, 0);
-    assert_eq!(lab.payloads(subscriber), ["3"]);
-}
-
-// Rates, memory, re-authentication.
-
-#[test]
-fn a_connection_above_its_rate_is_read_later() {
-    let limits = Limits { message_rate: Rate { per_second: 10, burst: 5 }, ..Limits::default() };
-    let mut lab = Lab::new(1);
-    let client = lab.open(request_with("client", limits));
-    for _ in 0..5 {
-        lab.publish(client, "t", b"", 0, 0);
-    }
-    assert_eq!(lab.pauses, []);
-    lab.publish(client, "t", b"", 0, 0);
-    assert_eq!(lab.pauses, [(client, lab.now_ms + 100)]);
+    let (first, secret) = (("publish", "secret/0", "deny secret/#", 1), "deny secret/#");
+    run([
+        row("", "rules hold for publish, subscribe, receive and will", ruled(some)).steps([
+            asks("client", "subscribe closed/# qos1", ["suback 1: not_authorized"]),
+            sends("client", ["subscribe open/# qos1"]),
+            asks("client", "publish closed/1 x qos1", ["puback 1 not_authorized"]),
+            asks("client", "publish open/secret x qos1", ["puback 1 not_authorized"]),
+            asks("client", "publish open/1 seen", ["publish open/1 seen"]),
+            opens("dying", |_| with_will("dying", 0, 0)),
+            sends("dying", ["cut"]),
+            passes(1),
+            is_denied([
+                ("subscribe", "closed/#", nothing, 1),
+                ("will", "wills", nothing, 1),
+                ("publish", "closed/1", nothing, 2),
+            ]),
+            counts(|m| &m.publishes_denied, 3),
+        ]),
+        row(
+            "",
+            "denials are reported once a second",
+            ruled(everyone([(ReadWrite, "#"), (Deny, "secret/#")])),
+        )
+        .steps([
+            opens("loud", of_user("anna", "192.0.2.1:5")),
+            sends("loud", (0..1000).map(|number| format!("publish secret/{number} x"))),
+            sends("loud", ["publish $SYS/broker/version x"]),
+            asks("loud", "subscribe secret/#", ["suback 1: not_authorized"]),
+            is_denied([first]),
+            passes(1),
+            is_denied([
+                first,
+                ("publish", "secret/1", secret, 1000),
+                ("subscribe", "secret/#", secret, 1),
+            ]),
+            does(|stage| {
+                let is_of_anna = |event: &&Event| {
+                    matches!(event, Event::Denied { username, peer, .. }
+                    if username.as_deref() == Some("anna") && **peer == *"192.0.2.1:5")
+                };
+                assert_eq!(stage.lab.events.iter().filter(is_of_anna).count(), 3);
+                stage.lab.events.clear();
+            }),
+            // What did not happen is not reported.
+            passes(5),
+            is_denied([]),
+        ]),
+        row("", "new rules hold for sessions that are open", Lab::new(1)).steps([
+            sends("reader", ["subscribe #"]),
+            rules(everyone([(Write, "#"), (Read, "ok")])),
+            sends("writer", ["publish hidden 1", "publish ok 2"]),
+            reads("reader", [2]),
+            rules(Access::open()),
+            sends("writer", ["publish hidden 3"]),
+            reads("reader", [3]),
+        ]),
+    ]);
 }
 
 #[test]
-fn publishes_are_refused_while_memory_is_short() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(request("subscriber"));
-    lab.subscribe(subscriber, "t", 1);
-    let publisher = lab.open(request("publisher"));
-    let old = lab.open(of_version(Version::V311, "old"));
-    lab.shared.set_memory(Memory::Short);
-    lab.publish(publisher, "t", b"x", 1, 1);
-    lab.publish(publisher, "t", b"x", 0, 0);
-    lab.publish(old, "t", b"x", 1, 1);
-    let answers = lab.take_all(publisher);
-    assert_eq!(answers, [Got::Ack(AckKind::Puback, 1, Reason::QUOTA_EXCEEDED)]);
-    assert!(lab.is_closed(old));
-    assert_eq!(lab.received(subscriber), []);
-    assert_eq!(lab.total(|m| &m.publishes_refused), 3);
+fn rates_memory_and_parts_of_packets() {
+    let rate = Limits { message_rate: Rate { per_second: 10, burst: 5 }, ..Limits::default() };
+    run([
+        row("", "a connection above its rate is read later", Lab::new(1)).steps([
+            opens("client", move |request| with_limits(request, rate.clone())),
+            sends("client", ["publish t x"; 5]),
+            pauses("client", []),
+            sends("client", ["publish t x"]),
+            pauses("client", [100]),
+        ]),
+        row("", "publishes are refused while memory is short", Lab::new(1)).steps([
+            sends("reader", ["subscribe t qos1"]),
+            opens("old", |request| ConnectRequest { version: Version::V311, ..request }),
+            does(|stage| stage.lab.shared.set_memory(Memory::Short)),
+            asks("writer", "publish t x qos1", ["puback 1 quota_exceeded"]),
+            asks("writer", "publish t x", []),
+            sends("old", ["publish t x qos1"]),
+            is_closed("old"),
+            gets("reader", []),
+            counts(|m| &m.publishes_refused, 3),
+        ]),
+        row("", "a packet may come byte by byte", Lab::new(1)).steps([
+            sends("client", ["subscribe t"]),
+            does(|stage| {
+                let client = stage.conn("client");
+                let mut bytes = Vec::new();
+                rig::publish("t", b"slow", 0, 0).encode(Version::V5, &mut bytes);
+                Packet::Pingreq.encode(Version::V5, &mut bytes);
+                bytes.iter().for_each(|byte| stage.lab.bytes(client, &[*byte]));
+            }),
+            settles(),
+            gets("client", ["publish t slow", "pingresp"]),
+        ]),
+        row("", "an acknowledgement of the wrong kind is a protocol error", Lab::new(1)).steps([
+            sends("client", ["subscribe t qos1"]),
+            asks("client", "publish t x qos1", ["puback 1", "publish t x qos1 id1"]),
+            // An unknown id is a late answer.
+            asks("client", "puback 77", []),
+            is_open("client"),
+            asks("client", "pubcomp 1", ["disconnect protocol_error"]),
+            is_closed("client"),
+        ]),
+    ]);
+}
+
+/// Asks for re-authentication with a method.
+fn re_authenticate(lab: &mut Lab, client: Conn, method: &str, data: &[u8]) {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::AuthMethod(method)).push(Property::AuthData(data));
+    let properties = properties.as_properties();
+    lab.send(client, &Packet::Auth(Auth { reason: Reason::RE_AUTHENTICATE, properties }));
 }
 
 #[test]
 fn re_authentication_asks_goes_on_and_ends() {
-    let auth = |reason, data: &'static [u8]| {
-        let mut properties = PropertyBuf::new();
-        properties.push(Property::AuthMethod("SCRAM")).push(Property::AuthData(data));
-        (reason, properties)
-    };
     let mut lab = Lab::new(1);
-    let client =
-        lab.open(ConnectRequest { auth_method: Some("SCRAM".into()), ..request("client") });
+    let client = ConnectRequest { auth_method: Some("SCRAM".into()), ..request("client") };
+    let client = lab.open(client);
     let (slot, now_ms) = (lab.place(client).1, lab.now_ms);
-    let (reason, properties) = auth(Reason::RE_AUTHENTICATE, b"one");
-    let properties = properties.as_properties();
-    lab.send(client, &Packet::Auth(Auth { reason, properties }));
+    re_authenticate(&mut lab, client, "SCRAM", b"one");
     assert!(lab.asked[0].is_start && *lab.asked[0].data == *b"one");
-    let answers = [Reauthenticated::Continue(b"two".into()), Reauthenticated::Success(vec![])];
-    for answer in answers {
-        lab.shards[0].on_reauthenticated(slot, client, &answer, now_ms);
-    }
-    lab.settle();
     let two = Got::Auth(Reason::CONTINUE_AUTHENTICATION, b"two".into());
-    assert_eq!(lab.take_all(client), [two, Got::Auth(Reason::SUCCESS, vec![])]);
-    let failure = Reauthenticated::Failure(Reason::NOT_AUTHORIZED);
-    lab.shards[0].on_reauthenticated(slot, client, &failure, now_ms);
-    lab.settle();
-    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::NOT_AUTHORIZED)]);
+    for (answer, got) in [
+        (Reauthenticated::Continue(b"two".into()), two),
+        (Reauthenticated::Success(vec![]), Got::Auth(Reason::SUCCESS, vec![])),
+        (Reauthenticated::Failure(Reason::NOT_AUTHORIZED), Got::Disconnect(Reason::NOT_AUTHORIZED)),
+    ] {
+        lab.shards[0].on_reauthenticated(slot, client, &answer, now_ms);
+        lab.settle();
+        assert_eq!(lab.take_all(client), [got]);
+    }
 }
 
 #[test]
 fn mqtt_4_12_1_1_another_method_is_a_protocol_error() {
     let mut lab = Lab::new(1);
-    let client =
-        lab.open(ConnectRequest { auth_method: Some("SCRAM".into()), ..request("client") });
-    let mut properties = PropertyBuf::new();
-    properties.push(Property::AuthMethod("OTHER"));
-    let reason = Reason::RE_AUTHENTICATE;
-    let properties = properties.as_properties();
-    lab.send(client, &Packet::Auth(Auth { reason, properties }));
+    let client = ConnectRequest { auth_method: Some("SCRAM".into()), ..request("client") };
+    let client = lab.open(client);
+    re_authenticate(&mut lab, client, "OTHER", b"");
     assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::PROTOCOL_ERROR)]);
     assert!(lab.asked.is_empty());
 }
@@ -490,59 +461,37 @@ fn sys_topics_report_the_counters() {
         lab.shards[0].on_publish_command(&message, now_ms);
     }
     lab.settle();
-    let values: std::collections::HashMap<String, String> = lab
+    let values: HashMap<String, String> = lab
         .received(watcher)
         .into_iter()
         .map(|p| (p.topic, String::from_utf8(p.payload).expect("text")))
         .collect();
     let value = |topic: &str| values[&format!("$SYS/broker/{topic}")].as_str();
-    assert_eq!(value("version"), "quelea version 1.2.3");
-    assert_eq!(value("uptime"), "60 seconds");
-    assert_eq!(value("clients/connected"), "1");
-    assert_eq!(value("clients/maximum"), "1");
-    assert_eq!(value("subscriptions/count"), "2");
-    assert_eq!(value("shared_subscriptions/count"), "1");
-    assert_eq!(value("publish/messages/received"), "2");
-    assert_eq!(value("publish/messages/sent"), "0");
-    assert_eq!(value("publish/bytes/received"), "8");
-    assert_eq!(value("messages/sent"), "7", "2 CONNACKs, 3 SUBACKs, 2 PUBACKs");
-    assert_eq!(value("retained messages/count"), "1");
-    assert_eq!(value("store/messages/count"), "2", "one is retained and queued");
-    assert_eq!(value("messages/stored"), "2");
-    assert_eq!(value("load/publish/received/1min"), "1.26", "2 per minute, smoothed");
-    assert_eq!(value("load/messages/sent/1min"), "4.42", "7 per minute, smoothed");
-    assert_eq!(value("load/sockets/1min"), "18.96", "30 per minute, smoothed");
+    for (topic, expected) in [
+        ("version", "quelea version 1.2.3"),
+        ("uptime", "60 seconds"),
+        ("clients/connected", "1"),
+        ("clients/maximum", "1"),
+        ("subscriptions/count", "2"),
+        ("shared_subscriptions/count", "1"),
+        ("publish/messages/received", "2"),
+        ("publish/messages/sent", "0"),
+        ("publish/bytes/received", "8"),
+        // 2 CONNACKs, 3 SUBACKs, 2 PUBACKs.
+        ("messages/sent", "7"),
+        ("retained messages/count", "1"),
+        // One is retained and queued.
+        ("store/messages/count", "2"),
+        ("messages/stored", "2"),
+        // 2 per minute, smoothed.
+        ("load/publish/received/1min", "1.26"),
+        // 7 per minute, smoothed.
+        ("load/messages/sent/1min", "4.42"),
+        // 30 per minute, smoothed.
+        ("load/sockets/1min", "18.96"),
+    ] {
+        assert_eq!(value(topic), expected, "{topic}");
+    }
     let bytes = |topic| value(topic).parse::<u64>().expect("a number");
     assert!(bytes("store/messages/bytes") >= 5);
-}
-
-#[test]
-fn a_packet_may_come_byte_by_byte() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.subscribe(client, "t", 0);
-    let mut bytes = Vec::new();
-    publish("t", b"slow", 0, 0).encode(Version::V5, &mut bytes);
-    Packet::Pingreq.encode(Version::V5, &mut bytes);
-    for byte in bytes {
-        lab.bytes(client, &[byte]);
-    }
-    lab.settle();
-    let got = lab.take_all(client);
-    assert!(matches!(&got[0], Got::Publish(publish) if publish.payload == b"slow"));
-    assert_eq!(got[1], Got::Pingresp);
-}
-
-#[test]
-fn an_acknowledgement_of_the_wrong_kind_is_a_protocol_error() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.subscribe(client, "t", 1);
-    lab.publish(client, "t", b"x", 1, 1);
-    lab.take_all(client);
-    lab.send(client, &Packet::Ack(Ack::new(AckKind::Puback, 77, Reason::SUCCESS)));
-    assert!(!lab.is_closed(client), "an unknown id is a late answer");
-    lab.send(client, &Packet::Ack(Ack::new(AckKind::Pubcomp, 1, Reason::SUCCESS)));
-    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::PROTOCOL_ERROR)]);
-    assert!(lab.is_closed(client));
 }

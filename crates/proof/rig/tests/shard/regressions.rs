@@ -1,29 +1,28 @@
-//! What once went wrong, one test each.
+//! What once went wrong, one test or row each.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::rows::{
+    Row, asks, connects, counts, does, everyone, gets, is_closed, is_open, keeps, kept, opens,
+    posts, reads, row, rules, run, sends, sends_bytes, v311, waits_ms, within,
+};
 use broker::admission::{self, AuthStep};
 use broker::{ConnectRequest, Event, Limits, Metrics, Settings};
-use codec::{
-    AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, Reason, RetainHandling,
-    SubscribeOptions, Version, Will,
-};
-use policy::Access;
-use policy::{Permission, Who};
+use codec::{AckKind, Connect, Packet, Properties, Property, PropertyBuf, Reason, Version, Will};
+use policy::{Access, Permission, Who};
 use rig::{
-    Got, Lab, admit, connect_packet, level, persistent, publish, request, retained, rule,
-    with_limits,
+    Got, Lab, admit, connect_packet, level, persistent, publish, queue, request, retained, rule,
+    window, with_limits,
 };
-use session::{Overflow, QueueLimits};
+use session::Overflow;
 
-fn queue(messages_max: u32, overflow: Overflow) -> Limits {
-    let queue = QueueLimits { messages_max, overflow, ..Limits::default().queue };
-    Limits { in_flight_max: 1, queue, ..Limits::default() }
+fn rejecting(shard_count: u16) -> Lab {
+    let settings = Settings { rejects: true, ..Settings::default() };
+    Lab::with(shard_count, settings, Access::open())
 }
 
-fn rejecting() -> Settings {
-    Settings { rejects: true, ..Settings::default() }
-}
+// Connections.
 
 #[test]
 fn mqtt_3_1_2_24_a_refusal_is_silent_if_the_client_does_not_take_so_many_bytes() {
@@ -54,180 +53,193 @@ fn a_3_1_client_may_have_a_longer_id_than_its_specification_says_unless_told_oth
     assert_eq!(reason_for("", Limits::default()), refused);
 }
 
-#[test]
-fn the_longest_client_id_leaves_no_room_for_response_information() {
-    let mut lab = Lab::new(1);
-    let id = "i".repeat(65_530);
-    let asking = ConnectRequest { response_info: true, ..request(&id) };
-    lab.open(asking);
+/// A request of version 5 with enhanced authentication, by a client that takes packets of so many
+/// bytes.
+fn with_exchange(packet_bytes_max: u32) -> ConnectRequest {
+    ConnectRequest { auth_method: Some("M".into()), packet_bytes_max, ..request("client") }
 }
 
 #[test]
-fn a_repeated_publish_sets_its_alias_all_the_same() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(request("subscriber"));
-    lab.subscribe(subscriber, "a", 0);
-    let publisher = lab.open(persistent("publisher"));
-    lab.publish(publisher, "a", b"1", 2, 7);
-    lab.cut(publisher);
-    let publisher = lab.open(persistent("publisher"));
-    let mut alias = PropertyBuf::new();
-    alias.push(Property::TopicAlias(3));
-    let with_alias = |topic, packet_id, dup| Publish {
-        dup,
-        qos: level(2),
-        retain: false,
-        topic,
-        packet_id,
-        properties: alias.as_properties(),
-        payload: b"2",
+fn mqtt_3_1_2_24_a_client_is_not_asked_more_than_it_takes() {
+    let asked = admission::auth_continue(&with_exchange(14), b"data");
+    assert_eq!(asked.map(|bytes| bytes.len()), None);
+    let asked = admission::auth_continue(&with_exchange(15), b"data");
+    assert_eq!(asked.map(|bytes| bytes.len()), Some(15));
+    assert!(admission::refuse(&with_exchange(4), Reason::NOT_AUTHORIZED).is_empty());
+    let AuthStep::Refuse(refusal) = admission::auth_step(&[0xC0, 0], &with_exchange(4), 100) else {
+        panic!("a PINGREQ is no answer");
     };
-    lab.send(publisher, &Packet::Publish(with_alias("a", 7, true)));
-    lab.send(publisher, &Packet::Publish(with_alias("", 8, false)));
-    assert!(!lab.is_closed(publisher));
-    assert_eq!(lab.payloads(subscriber), ["1", "2"]);
+    assert!(refusal.answer.is_empty(), "{refusal:?}");
+}
+
+/// A PUBLISH with topic alias 0, for which there is a code, is not one that a CONNACK may tell.
+#[test]
+fn a_breach_in_an_exchange_is_reported_by_a_code_that_a_connack_may_have() {
+    let alias_zero = [0x30, 0x08, 0, 1, b't', 3, 0x23, 0, 0, b'x'];
+    let step = admission::auth_step(&alias_zero, &with_exchange(100), 100);
+    let AuthStep::Refuse(refusal) = step else { panic!("it is no AUTH") };
+    assert_eq!(refusal.reason, Reason::TOPIC_ALIAS_INVALID);
+    assert_eq!(refusal.answer[3], Reason::PROTOCOL_ERROR.0);
 }
 
 #[test]
-fn an_alias_is_not_used_before_the_client_has_its_topic() {
+fn response_information_is_never_a_topic_filter() {
     let mut lab = Lab::new(1);
-    let small = ConnectRequest { alias_max: 5, packet_bytes_max: 30, ..request("small") };
-    let subscriber = lab.open(small);
-    lab.subscribe(subscriber, "topic", 0);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "topic", &[b'x'; 100], 0, 0);
-    lab.publish(publisher, "topic", b"short", 0, 0);
-    let received = lab.received(subscriber);
-    assert_eq!(received.len(), 1);
-    assert_eq!((received[0].topic.as_str(), received[0].alias), ("topic", Some(1)));
-    // 30 bytes: header 2, topic 7, property length 1, payload 20. The alias would make it 33.
-    let other = lab.open(ConnectRequest { alias_max: 5, packet_bytes_max: 30, ..request("other") });
-    lab.subscribe(other, "topic", 0);
-    lab.publish(publisher, "topic", &[b'x'; 20], 0, 0);
-    let received = lab.received(other);
-    assert_eq!((received[0].topic.as_str(), received[0].alias), ("topic", None));
-}
-
-#[test]
-fn each_delivery_that_makes_room_for_a_large_one_is_counted() {
-    let mut lab = Lab::new(1);
-    let mut limits = queue(100, Overflow::DropOldest);
-    limits.queue.bytes_max = 1000;
-    let subscriber = lab.open(with_limits(persistent("subscriber"), limits));
-    lab.subscribe(subscriber, "t", 1);
-    lab.cut(subscriber);
-    let publisher = lab.open(request("publisher"));
-    for number in 0..5 {
-        lab.publish(publisher, "t", &[number; 100], 1, 1);
+    for (id, is_announced) in [("asking", true), ("a/b", true), ("#", false), ("a/+", false)] {
+        let client = lab.connect(ConnectRequest { response_info: true, ..request(id) });
+        let answers = lab.take_all(client);
+        let Some(Got::Connack { properties, .. }) = answers.first() else { panic!("no CONNACK") };
+        let announced = Properties::from_raw(properties).find(|property| match property {
+            Property::ResponseInfo(text) => Some(text.to_owned()),
+            _ => None,
+        });
+        assert_eq!(announced, is_announced.then(|| format!("$response/{id}/")), "{id}");
     }
-    lab.publish(publisher, "t", &[9; 900], 1, 1);
-    assert_eq!(lab.total(|m| &m.dropped_queue_full), 5);
-    // What does not fit at all drops itself, and nothing else.
-    lab.publish(publisher, "t", &[9; 2000], 1, 1);
-    assert_eq!(lab.total(|m| &m.dropped_queue_full), 6);
-    let subscriber = lab.open(persistent("subscriber"));
-    assert_eq!(lab.received(subscriber).len(), 1);
-}
-
-/// A shard other than the publisher's refuses.
-fn refused_elsewhere(version: Version) -> (Lab, u64) {
-    let mut lab = Lab::with(2, rejecting(), Access::open());
-    let id = lab.id_on(0, "subscriber");
-    let limits = queue(1, Overflow::Reject);
-    let subscriber = lab.open(with_limits(persistent(&id), limits.clone()));
-    lab.subscribe(subscriber, "t", 2);
-    lab.cut(subscriber);
-    let publisher_id = lab.id_on(1, "publisher");
-    let asked = ConnectRequest { version, ..persistent(&publisher_id) };
-    let publisher = lab.open(asked);
-    lab.publish(publisher, "t", b"fills the queue", 1, 1);
-    assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 1, Reason::SUCCESS)]);
-    (lab, publisher)
 }
 
 #[test]
-fn a_refusal_by_another_shard_is_counted_and_reported() {
-    let (mut lab, publisher) = refused_elsewhere(Version::V5);
-    lab.publish(publisher, "t", b"one too many", 1, 2);
-    let answers = lab.take_all(publisher);
-    assert_eq!(answers, [Got::Ack(AckKind::Puback, 2, Reason::QUOTA_EXCEEDED)]);
-    assert_eq!(lab.total(|m| &m.publishes_refused), 1);
-    assert!(
-        lab.events
-            .iter()
-            .any(|event| matches!(event, Event::Refused { topic, .. } if **topic == *"t"))
-    );
+fn connections() {
+    let longest = "i".repeat(65_530);
+    let asks_for_topics = |request| ConnectRequest { response_info: true, ..request };
+    let expiring = |request| ConnectRequest { session_expiry_secs: 5, ..kept(request) };
+    let second = |version| [0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', version, 2, 0, 0, 0, 0, 0];
+    let mut old = second(4);
+    old[1] = 12;
+    let deep = format!("unsubscribe {}", "a/".repeat(200));
+    run([
+        row("", "the longest client id leaves no room for response information", Lab::new(1))
+            .steps([opens(&longest, asks_for_topics)]),
+        row("", "a session that expired while nobody looked is not resumed", Lab::new(1)).steps([
+            opens("client", expiring),
+            sends("client", ["cut"]),
+            // No tick comes in between, as right after a start.
+            waits_ms(6000),
+            connects("client", expiring),
+            gets("client", ["connack"]),
+        ]),
+        row("MQTT-3.1.0-2", "a second CONNECT ends the connection", Lab::new(1)).steps([
+            sends_bytes("client", &second(5)),
+            gets("client", ["disconnect protocol_error"]),
+            is_closed("client"),
+            opens("old", v311),
+            sends_bytes("old", &old[..14]),
+            gets("old", []),
+            is_closed("old"),
+        ]),
+        // The code of what is wrong with it is not one that a DISCONNECT may have.
+        row("", "a second CONNECT of a version that there is not", Lab::new(1)).steps([
+            sends_bytes("client", &second(9)),
+            gets("client", ["disconnect protocol_error"]),
+            is_closed("client"),
+        ]),
+        row("", "an UNSUBSCRIBE that is too deep is refused", Lab::new(1)).steps([
+            asks("client", &deep, ["unsuback 1: topic_filter_invalid"]),
+            is_open("client"),
+        ]),
+        row("", "packets before the last one are counted", Lab::new(1)).steps([
+            sends_bytes("client", &[0xC0, 0, 0xC0, 0, 0xE0, 0]),
+            counts(|m| &m.packets_received, 3),
+            counts(|m| &m.bytes_received, 6),
+        ]),
+    ]);
 }
 
 #[test]
-fn a_3_1_1_client_is_cut_off_when_another_shard_refuses() {
-    let (mut lab, publisher) = refused_elsewhere(Version::V311);
-    lab.publish(publisher, "t", b"one too many", 1, 2);
-    assert_eq!(lab.take_all(publisher), [], "no PUBACK, which would say success");
-    assert!(lab.is_closed(publisher));
+fn aliases() {
+    let small = |request| ConnectRequest { alias_max: 5, packet_bytes_max: 30, ..request };
+    run([
+        row("", "a repeated publish sets its alias", Lab::new(1)).steps([
+            sends("reader", ["subscribe a"]),
+            sends("writer", ["kept", "publish a 1 qos2 id7", "cut", "kept"]),
+            sends("writer", ["publish a 2 qos2 id7 dup alias3", "publish \"\" 2 qos2 id8 alias3"]),
+            is_open("writer"),
+            reads("reader", [1, 2]),
+        ]),
+        row("", "an alias is not used before the client has its topic", Lab::new(1)).steps([
+            opens("reader", small),
+            sends("reader", ["subscribe topic"]),
+            sends("writer", ["publish topic x*100", "publish topic short"]),
+            gets("reader", ["publish topic short alias1"]),
+            // 30 bytes: header 2, topic 7, property length 1, payload 20. The alias makes it 33.
+            opens("other", small),
+            sends("other", ["subscribe topic"]),
+            sends("writer", ["publish topic just-twenty-letters-"]),
+            gets("other", ["publish topic just-twenty-letters-"]),
+        ]),
+    ]);
 }
 
-#[test]
-fn a_publish_refused_after_its_connection_broke_is_no_repetition_when_it_comes_again() {
-    let (mut lab, publisher) = refused_elsewhere(Version::V5);
-    lab.send_only(publisher, &publish("t", b"one too many", 2, 2));
-    // The connection breaks while the other shard is asked.
-    lab.cut(publisher);
-    let id = lab.id_on(1, "publisher");
-    let publisher = lab.open(persistent(&id));
-    lab.publish(publisher, "t", b"one too many", 2, 2);
-    let answers = lab.take_all(publisher);
-    assert_eq!(answers, [Got::Ack(AckKind::Pubrec, 2, Reason::QUOTA_EXCEEDED)]);
-}
+// Refusals.
 
 #[test]
-fn a_3_1_1_client_never_gets_a_success_for_a_message_refused_here() {
-    let settings = Settings { retained_messages_max: 1, ..rejecting() };
-    let mut lab = Lab::with(2, settings, Access::open());
-    let topic = lab.topic_on(1, "t");
-    let filler = lab.topic_on(1, "filler");
-    let id = lab.id_on(0, "subscriber");
-    let limits = queue(0, Overflow::Reject);
-    let subscriber = lab.open(with_limits(persistent(&id), limits));
-    lab.subscribe(subscriber, &topic, 1);
-    lab.cut(subscriber);
-    let id = lab.id_on(0, "publisher");
-    let publisher = lab.open(rig::of_version(Version::V311, &id));
-    lab.send(publisher, &retained(&filler, b"kept", 0, 0));
-    // The store, on the other shard, is full and has to be asked; the subscriber here refuses.
-    lab.send(publisher, &retained(&topic, b"refused", 1, 5));
-    assert_eq!(lab.take_all(publisher), []);
-    assert!(lab.is_closed(publisher));
-}
-
-#[test]
-fn a_retained_message_that_is_refused_reaches_nobody() {
+fn refusals() {
     let settings = Settings { retained_messages_max: 1, ..Settings::default() };
-    let mut lab = Lab::with(1, settings, Access::open());
-    let subscriber = lab.open(request("subscriber"));
-    lab.subscribe(subscriber, "#", 1);
-    let publisher = lab.open(request("publisher"));
-    lab.send(publisher, &retained("a", b"1", 1, 1));
-    lab.send(publisher, &retained("b", b"2", 1, 2));
-    let answers = lab.take_all(publisher);
-    assert_eq!(answers[1], Got::Ack(AckKind::Puback, 2, Reason::QUOTA_EXCEEDED));
-    assert_eq!(lab.payloads(subscriber), ["1"]);
-    assert_eq!(lab.total(|m| &m.retained_refused), 1);
+    let one = Lab::with(1, settings.clone(), Access::open());
+    let settings = Settings { rejects: true, ..settings };
+    let one_elsewhere = Lab::with(2, settings, Access::open());
+    run([
+        full_elsewhere("a refusal by another shard is counted and reported").steps([
+            asks("writer@1", "publish t x qos1", ["puback 1 quota_exceeded"]),
+            counts(|m| &m.publishes_refused, 1),
+            does(|stage| {
+                let refused = stage.lab.events.iter().filter_map(|event| match event {
+                    Event::Refused { topic, .. } => Some(&**topic),
+                    _ => None,
+                });
+                assert_eq!(refused.collect::<Vec<_>>(), ["t"]);
+            }),
+        ]),
+        full_elsewhere("a client of MQTT 3.1.1 is cut off when another shard refuses").steps([
+            opens("writer@1", v311),
+            // No PUBACK, which would say success.
+            asks("writer@1", "publish t x qos1", []),
+            is_closed("writer@1"),
+        ]),
+        full_elsewhere("what is refused after its connection broke is no repetition").steps([
+            sends("writer@1", ["kept"]),
+            posts("writer@1", "publish t x qos2"),
+            // The connection breaks while the other shard is asked.
+            sends("writer@1", ["cut", "kept"]),
+            asks("writer@1", "publish t x qos2", ["pubrec 1 quota_exceeded"]),
+        ]),
+        row("", "a client of MQTT 3.1.1 gets no success for what is refused here", one_elsewhere)
+            .steps([
+                keeps("away@0", queue(0, Overflow::Reject)),
+                sends("away@0", ["subscribe t@1 qos1", "cut"]),
+                opens("writer@0", v311),
+                sends("writer@0", ["publish filler@1 x retain"]),
+                // The store, on the other shard, is full and has to be asked; the subscriber here
+                // refuses.
+                asks("writer@0", "publish t@1 x qos1 retain", []),
+                is_closed("writer@0"),
+            ]),
+        row("", "a retained message that is refused reaches nobody", one).steps([
+            sends("reader", ["subscribe # qos1"]),
+            asks("writer", "publish a 1 qos1 retain", ["puback 1"]),
+            asks("writer", "publish b 2 qos1 retain", ["puback 1 quota_exceeded"]),
+            reads("reader", [1]),
+            counts(|m| &m.retained_refused, 1),
+        ]),
+        row("", "a subscriber does not refuse what No Local keeps from it", rejecting(1)).steps([
+            opens("client", within(queue(0, Overflow::Reject))),
+            sends("client", ["subscribe t qos1 no_local", "subscribe other qos1"]),
+            // It takes the window.
+            asks("client", "publish other x qos1", ["puback 1", "publish other x qos1 id1"]),
+            asks("client", "publish t x qos1", ["puback 1"]),
+        ]),
+    ]);
 }
 
-#[test]
-fn a_subscriber_that_does_not_want_its_own_messages_does_not_refuse_them() {
-    let mut lab = Lab::with(1, rejecting(), Access::open());
-    let limits = queue(0, Overflow::Reject);
-    let client = lab.open(with_limits(request("client"), limits));
-    let options = SubscribeOptions { no_local: true, ..SubscribeOptions::new(level(1)) };
-    lab.subscribe_with(client, "t", options, None);
-    lab.subscribe(client, "other", 1);
-    lab.publish(client, "other", b"takes the window", 1, 1);
-    lab.take_all(client);
-    lab.publish(client, "t", b"not for me", 1, 2);
-    assert_eq!(lab.take_all(client), [Got::Ack(AckKind::Puback, 2, Reason::SUCCESS)]);
+/// A subscriber on shard 0 has no room any more.
+fn full_elsewhere(name: &str) -> Row {
+    row("", name, rejecting(2)).steps([
+        keeps("reader@0", queue(1, Overflow::Reject)),
+        sends("reader@0", ["subscribe t qos2", "cut"]),
+        asks("filler@1", "publish t x qos1", ["puback 1"]),
+    ])
 }
+
+// Groups.
 
 #[test]
 fn a_shared_message_reaches_the_one_member_that_may_receive_it() {
@@ -265,137 +277,155 @@ fn a_shared_message_reaches_the_one_member_that_may_receive_it() {
 }
 
 #[test]
-fn a_shared_message_that_no_member_may_receive_does_not_go_round_for_ever() {
-    for shard_count in [1, 3] {
-        let rules = [
-            rule(Who::Everyone, Permission::ReadWrite, "t/#"),
-            rule(Who::Everyone, Permission::Deny, "t/secret"),
-        ];
-        let access = Access::compile(&rules).expect("sound rules");
-        let mut lab = Lab::with(shard_count, Settings::default(), access);
-        let members: Vec<_> =
-            (0..3).map(|number| lab.open(request(&format!("member-{number}")))).collect();
-        for member in &members {
-            lab.subscribe(*member, "$share/g/t/#", 1);
-        }
-        let admin = rule(Who::User("admin".into()), Permission::ReadWrite, "#");
-        let rules = [admin, rule(Who::Anonymous, Permission::Read, "t/open")];
-        let access = Access::compile(&rules).expect("sound rules");
-        for shard in &mut lab.shards {
-            shard.set_access(access.clone());
-        }
-        let publisher =
-            lab.open(ConnectRequest { username: Some("admin".into()), ..request("publisher") });
-        lab.publish(publisher, "t/secret", b"x", 1, 1);
-        lab.publish(publisher, "t/open", b"y", 1, 2);
-        let received: Vec<_> = members.iter().flat_map(|member| lab.payloads(*member)).collect();
-        assert_eq!(received, ["y"]);
-        assert_eq!(lab.total(|m| &m.dropped_group), 1);
-    }
-}
-
-#[test]
-fn new_rules_hold_for_shared_subscriptions_that_are_open() {
-    let rules = [rule(Who::Everyone, Permission::ReadWrite, "t")];
-    let open = Access::compile(&rules).expect("sound rules");
-    let mut lab = Lab::with(1, Settings::default(), open);
-    let member = lab.open(request("member"));
-    lab.subscribe(member, "$share/g/t", 1);
-    let publisher = lab.open(request("publisher"));
-    let rules = [rule(Who::Everyone, Permission::Write, "t")];
-    lab.shards[0].set_access(Access::compile(&rules).expect("sound rules"));
-    lab.publish(publisher, "t", b"x", 1, 1);
-    assert_eq!(lab.payloads(member), Vec::<String>::new());
-    assert_eq!(lab.total(|m| &m.dropped_group), 1);
-}
-
-#[test]
-fn a_member_that_resends_is_not_offered_messages_in_a_circle() {
-    let mut lab = Lab::new(2);
+fn groups() {
+    use Permission::{Deny, Read, ReadWrite, Write};
+    let ruled = |shard_count, access| Lab::with(shard_count, Settings::default(), access);
+    let secret =
+        [1, 3].map(|count| ruled(count, everyone([(ReadWrite, "t/#"), (Deny, "t/secret")])));
+    let admin = rule(Who::User("admin".into()), ReadWrite, "#");
+    let others = rule(Who::Anonymous, Read, "t/open");
+    let access = Access::compile(&[admin, others]).expect("sound rules");
     let limits = queue(10, Overflow::DropOldest);
-    let id = lab.id_on(0, "member");
-    let member = lab.open(with_limits(persistent(&id), limits.clone()));
-    lab.subscribe(member, "plain", 1);
-    lab.subscribe(member, "$share/g/t", 1);
-    let publisher_id = lab.id_on(1, "publisher");
-    let publisher = lab.open(request(&publisher_id));
-    lab.publish(publisher, "plain", b"in flight", 1, 1);
-    lab.take_all(member);
-    lab.cut(member);
-    // Back with an outbox that takes nothing, so that the resend has to wait.
-    let limits = Limits { outbox_bytes_max: 0, ..limits };
-    let member = lab.connect_only(with_limits(persistent(&id), limits));
-    lab.settle_mail();
-    lab.send_only(publisher, &publish("t", b"shared", 1, 2));
-    lab.settle_mail();
-    lab.flush();
-    assert_eq!(lab.received(member), []);
+    let takes_nothing = Limits { outbox_bytes_max: 0, ..limits.clone() };
+    run([
+        row("", "what no member may receive does not go round for ever", secret)
+            .steps(["1", "2", "3"].map(|name| sends(name, ["subscribe $share/g/t/# qos1"])))
+            .steps([
+                rules(access),
+                opens("w", |request| ConnectRequest { username: Some("admin".into()), ..request }),
+                sends("w", ["publish t/secret x qos1 id1", "publish t/open y qos1 id2"]),
+                does(|stage| {
+                    let members = ["1", "2", "3"].map(|name| stage.conn(name));
+                    let received = members.iter().flat_map(|member| stage.lab.payloads(*member));
+                    assert_eq!(received.collect::<Vec<_>>(), ["y"]);
+                }),
+                counts(|m| &m.dropped_group, 1),
+            ]),
+        row("", "new rules hold for shared subscriptions that are open", Lab::new(1)).steps([
+            sends("member", ["subscribe $share/g/t qos1"]),
+            rules(everyone([(Write, "t")])),
+            sends("writer", ["publish t x qos1"]),
+            gets("member", []),
+            counts(|m| &m.dropped_group, 1),
+        ]),
+        row("", "a member that resends is not offered messages in a circle", Lab::new(2)).steps([
+            keeps("member@0", limits),
+            sends("member@0", ["subscribe plain qos1", "subscribe $share/g/t qos1"]),
+            sends("writer@1", ["publish plain x qos1"]),
+            sends("member@0", ["cut"]),
+            // Back with an outbox that takes nothing, so that the resend has to wait.
+            does(move |stage| {
+                let id = stage.lab.id_on(0, "member");
+                let back = with_limits(persistent(&id), takes_nothing.clone());
+                let member = stage.lab.connect_only(back);
+                stage.lab.settle_mail();
+                let writer = stage.conn("writer@1");
+                stage.lab.send_only(writer, &publish("t", b"shared", 1, 2));
+                stage.lab.settle_mail();
+                stage.lab.flush();
+                assert_eq!(stage.lab.received(member), []);
+            }),
+        ]),
+    ]);
 }
 
-#[test]
-fn an_overflow_while_offline_does_not_end_the_next_connection() {
-    let mut lab = Lab::new(1);
-    let will = Will {
-        topic: "t",
-        payload: b"gone",
-        qos: level(1),
-        retain: false,
-        properties: Properties::EMPTY,
-    };
-    let limits = Arc::new(queue(0, Overflow::Disconnect));
-    let connect = Connect { will: Some(will), clean_start: false, ..connect_packet("client") };
-    let asked = || {
-        let request = admit(&connect, &limits).expect("sound");
-        ConnectRequest { session_expiry_secs: 100, ..request }
-    };
-    let first = lab.open(asked());
-    lab.subscribe(first, "t", 1);
-    let second = lab.open(asked());
-    assert!(lab.is_closed(first));
-    assert!(!lab.is_closed(second), "its own will overflowed the queue while nobody was there");
-}
+// Queues, wills and packets that are too large.
 
-#[test]
-fn a_will_obeys_the_largest_message_expiry() {
-    let mut lab = Lab::new(1);
-    let limits = Arc::new(Limits { message_expiry_max_secs: 5, ..Limits::default() });
-    let will = Will {
-        topic: "t",
-        payload: b"gone",
-        qos: level(1),
-        retain: false,
-        properties: Properties::EMPTY,
-    };
+/// A request with a will on `t`.
+fn dying(limits: Limits) -> ConnectRequest {
+    let properties = Properties::EMPTY;
+    let will = Will { topic: "t", payload: b"gone", qos: level(1), retain: false, properties };
     let connect = Connect { will: Some(will), ..connect_packet("client") };
-    let watcher = lab.open(request("watcher"));
-    lab.subscribe(watcher, "t", 1);
-    let client = lab.open(admit(&connect, &limits).expect("sound"));
-    lab.cut(client);
-    assert_eq!(lab.received(watcher)[0].expiry_secs, Some(5));
+    admit(&connect, &Arc::new(limits)).expect("a sound CONNECT")
 }
 
 #[test]
-fn an_unsubscribe_that_is_too_deep_is_refused_without_ending_the_connection() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.unsubscribe(client, &"a/".repeat(200));
-    let invalid = Reason::TOPIC_FILTER_INVALID.0;
-    assert_eq!(lab.take_all(client), [Got::Unsuback(2, vec![invalid])]);
+fn queues() {
+    let mut kilobyte = queue(100, Overflow::DropOldest);
+    kilobyte.queue.bytes_max = 1000;
+    let full = |_| ConnectRequest {
+        clean_start: false,
+        session_expiry_secs: 100,
+        ..dying(queue(0, Overflow::Disconnect))
+    };
+    let brief = |_| dying(Limits { message_expiry_max_secs: 5, ..Limits::default() });
+    let small = |request| ConnectRequest { packet_bytes_max: 50, ..kept(request) };
+    run([
+        row("", "each delivery that makes room for a large one is counted", Lab::new(1)).steps([
+            keeps("reader", kilobyte),
+            sends("reader", ["subscribe t qos1", "cut"]),
+            sends("writer", ["publish t x*100 qos1"; 5]),
+            sends("writer", ["publish t y*900 qos1"]),
+            counts(|m| &m.dropped_queue_full, 5),
+            // What does not fit at all drops itself, and nothing else.
+            sends("writer", ["publish t z*2000 qos1"]),
+            counts(|m| &m.dropped_queue_full, 6),
+            sends("reader", ["kept"]),
+            reads("reader", ["y*900"]),
+        ]),
+        // Its own will overflows the queue while nobody is there.
+        row("", "an overflow while offline does not end the next connection", Lab::new(1)).steps([
+            opens("client", full),
+            sends("client", ["subscribe t qos1"]),
+            opens("client#2", full),
+            is_closed("client"),
+            is_open("client#2"),
+        ]),
+        row("", "a will obeys the largest message expiry", Lab::new(1)).steps([
+            sends("watcher", ["subscribe t qos1"]),
+            opens("client", brief),
+            sends("client", ["cut"]),
+            gets("watcher", ["publish t gone qos1 id1 expiry5"]),
+        ]),
+        row("", "what is given up when the queue moves on is reported", Lab::new(1)).steps([
+            sends("reader", ["kept", "subscribe t qos1", "cut"]),
+            sends("writer", ["publish t x*100 qos1"]),
+            opens("reader", small),
+            counts(|m| &m.dropped_too_large, 1),
+            does(|stage| {
+                let is_it = |event: &Event| matches!(event, Event::Dropped { count: 1, .. });
+                assert!(stage.lab.events.iter().any(is_it), "{:?}", stage.lab.events);
+            }),
+        ]),
+        row("", "a resend that has become too large is counted", Lab::new(1)).steps([
+            sends("reader", ["kept", "subscribe t qos1"]),
+            sends("writer", ["publish t x*100 qos1", "publish t small qos1"]),
+            sends("reader", ["cut"]),
+            opens("reader", small),
+            gets("reader", ["publish t small qos1 id2 dup"]),
+            counts(|m| &m.dropped_too_large, 1),
+        ]),
+    ]);
+}
+
+// Retained messages.
+
+#[test]
+fn no_local() {
+    run([row("MQTT-3.8.3-3", "what it has retained is not sent back", Lab::new(1)).steps([
+        sends("client", ["publish t mine retain"]),
+        asks("client", "subscribe t no_local", []),
+    ])]);
+}
+
+/// So many topics below `t/`, each with a retained message of so many bytes.
+fn keeping(shard_count: u16, topics: usize, bytes: usize, qos: u8) -> Lab {
+    let mut lab = Lab::new(shard_count);
+    let publisher = lab.open(request("publisher"));
+    let payload = vec![1; bytes];
+    for number in 0..topics {
+        lab.send(publisher, &retained(&format!("t/{number}"), &payload, qos, qos.into()));
+    }
+    lab
 }
 
 #[test]
 fn large_retained_messages_of_qos_0_wait_for_room_in_the_outbox() {
-    let mut lab = Lab::new(2);
-    let publisher = lab.open(request("publisher"));
-    for number in 0..250 {
-        let topic = format!("t/{number}");
-        lab.send(publisher, &retained(&topic, &[1; 2000], 0, 0));
-    }
+    let mut lab = keeping(2, 250, 2000, 0);
     let limits = Limits { outbox_bytes_max: 10_000, ..Limits::default() };
     let subscriber = lab.open(with_limits(request("subscriber"), limits));
     lab.subscribe(subscriber, "t/+", 0);
-    let topics: std::collections::BTreeSet<_> =
-        lab.received(subscriber).into_iter().map(|received| received.topic).collect();
+    let topics: BTreeSet<_> = lab.received(subscriber).into_iter().map(|own| own.topic).collect();
     assert_eq!(topics.len(), 250);
     assert_eq!(lab.total(|m| &m.dropped_slow), 0);
 }
@@ -404,11 +434,7 @@ fn large_retained_messages_of_qos_0_wait_for_room_in_the_outbox() {
 /// comes to its other connections in between.
 #[test]
 fn a_page_of_retained_messages_waits_until_the_one_before_it_is_written() {
-    let mut lab = Lab::new(1);
-    let publisher = lab.open(request("publisher"));
-    for number in 0..1000 {
-        lab.send(publisher, &retained(&format!("t/{number}"), &[1; 1000], 0, 0));
-    }
+    let mut lab = keeping(1, 1000, 1000, 0);
     let subscriber = lab.open(request("subscriber"));
     lab.subscribe_all(subscriber, &["t/+"], 0);
     lab.settle_mail();
@@ -421,42 +447,18 @@ fn a_page_of_retained_messages_waits_until_the_one_before_it_is_written() {
 
 #[test]
 fn retained_messages_go_on_after_a_reconnect() {
-    let mut lab = Lab::new(2);
-    let publisher = lab.open(request("publisher"));
-    for number in 0..1000 {
-        lab.send(publisher, &retained(&format!("t/{number}"), b"x", 1, 1));
-    }
-    let limits = Limits { in_flight_max: 10, ..Limits::default() };
-    let subscriber = lab.open(with_limits(persistent("subscriber"), limits.clone()));
+    let mut lab = keeping(2, 1000, 1, 1);
+    let ten = || with_limits(persistent("subscriber"), window(10));
+    let subscriber = lab.open(ten());
     lab.subscribe(subscriber, "t/+", 1);
     lab.cut(subscriber);
-    let subscriber = lab.open(with_limits(persistent("subscriber"), limits));
-    let mut topics = std::collections::BTreeSet::new();
-    loop {
-        let received = lab.received(subscriber);
-        if received.is_empty() {
-            break;
-        }
-        for publish in received {
-            topics.insert(publish.topic);
-            lab.ack(subscriber, AckKind::Puback, publish.packet_id);
-        }
+    let subscriber = lab.open(ten());
+    let mut topics = BTreeSet::new();
+    while let Some(Got::Publish(publish)) = lab.take(subscriber) {
+        topics.insert(publish.topic);
+        lab.ack(subscriber, AckKind::Puback, publish.packet_id);
     }
     assert_eq!(topics.len(), 1000);
-}
-
-#[test]
-fn mqtt_3_8_3_3_a_retained_message_of_ones_own_is_not_sent_back_with_no_local() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.send(client, &retained("t", b"mine", 0, 0));
-    let options = SubscribeOptions {
-        no_local: true,
-        retain_handling: RetainHandling::Always,
-        ..SubscribeOptions::new(level(0))
-    };
-    lab.subscribe_with(client, "t", options, None);
-    assert_eq!(lab.received(client), []);
 }
 
 /// The bit of the protocol level by which a bridge of mosquitto announces itself.
@@ -496,30 +498,6 @@ fn a_bridge_gets_no_echo_and_retain_flags_as_they_were_published() {
             assert_eq!(flags, [(&b"echo"[..], false), (b"plain", false), (b"live", false)]);
         }
     }
-}
-
-#[test]
-fn response_information_is_never_a_topic_filter() {
-    let mut lab = Lab::new(1);
-    for (id, is_announced) in [("asking", true), ("a/b", true), ("#", false), ("a/+", false)] {
-        let client = lab.connect(ConnectRequest { response_info: true, ..request(id) });
-        let answers = lab.take_all(client);
-        let Some(Got::Connack { properties, .. }) = answers.first() else { panic!("no CONNACK") };
-        let announced = Properties::from_raw(properties).find(|property| match property {
-            Property::ResponseInfo(text) => Some(text.to_owned()),
-            _ => None,
-        });
-        assert_eq!(announced, is_announced.then(|| format!("$response/{id}/")), "{id}");
-    }
-}
-
-#[test]
-fn packets_before_the_last_one_are_counted() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.bytes(client, &[0xC0, 0, 0xC0, 0, 0xE0, 0]);
-    assert_eq!(lab.total(|m| &m.packets_received), 3);
-    assert_eq!(lab.total(|m| &m.bytes_received), 6);
 }
 
 #[test]
@@ -572,102 +550,4 @@ fn packets_are_counted_by_qos_and_type() {
     ];
     assert_eq!(by_label, expected.map(|(name, value)| (name.to_owned(), value)));
     assert_eq!(lab.total(|m| &m.publishes_received), 6);
-}
-
-#[test]
-fn deliveries_given_up_when_the_queue_moves_on_are_reported() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(persistent("subscriber"));
-    lab.subscribe(subscriber, "t", 1);
-    lab.cut(subscriber);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "t", &[1; 100], 1, 1);
-    let small = ConnectRequest { packet_bytes_max: 50, ..persistent("subscriber") };
-    lab.open(small);
-    assert_eq!(lab.total(|m| &m.dropped_too_large), 1);
-    let is_announced = |event: &Event| matches!(event, Event::Dropped { count: 1, .. });
-    assert!(lab.events.iter().any(is_announced), "{:?}", lab.events);
-}
-
-#[test]
-fn a_resend_that_has_become_too_large_is_counted() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(persistent("subscriber"));
-    lab.subscribe(subscriber, "t", 1);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "t", &[1; 100], 1, 1);
-    lab.publish(publisher, "t", b"small", 1, 2);
-    lab.cut(subscriber);
-    let small = ConnectRequest { packet_bytes_max: 50, ..persistent("subscriber") };
-    let subscriber = lab.open(small);
-    let received = lab.received(subscriber);
-    assert_eq!(received.len(), 1);
-    assert!(received[0].dup && received[0].packet_id == 2);
-    assert_eq!(lab.total(|m| &m.dropped_too_large), 1);
-}
-
-#[test]
-fn a_session_that_expired_while_nobody_looked_is_not_resumed() {
-    let mut lab = Lab::new(1);
-    let expiring = || ConnectRequest { session_expiry_secs: 5, ..persistent("client") };
-    let client = lab.open(expiring());
-    lab.cut(client);
-    // No tick comes in between, as right after a start.
-    lab.now_ms += 6000;
-    let client = lab.connect(expiring());
-    let connack = lab.take(client);
-    assert!(matches!(connack, Some(Got::Connack { session_present: false, .. })), "{connack:?}");
-}
-
-/// A request of version 5 with enhanced authentication, by a client that takes packets of so many
-/// bytes.
-fn with_exchange(packet_bytes_max: u32) -> ConnectRequest {
-    ConnectRequest { auth_method: Some("M".into()), packet_bytes_max, ..request("client") }
-}
-
-#[test]
-fn mqtt_3_1_2_24_a_client_is_not_asked_more_than_it_takes() {
-    let asked = admission::auth_continue(&with_exchange(14), b"data");
-    assert_eq!(asked.map(|bytes| bytes.len()), None);
-    let asked = admission::auth_continue(&with_exchange(15), b"data");
-    assert_eq!(asked.map(|bytes| bytes.len()), Some(15));
-    assert!(admission::refuse(&with_exchange(4), Reason::NOT_AUTHORIZED).is_empty());
-    let AuthStep::Refuse(refusal) = admission::auth_step(&[0xC0, 0], &with_exchange(4), 100) else {
-        panic!("a PINGREQ is no answer");
-    };
-    assert!(refusal.answer.is_empty(), "{refusal:?}");
-}
-
-/// A PUBLISH with topic alias 0, for which there is a code, is not one that a CONNACK may tell.
-#[test]
-fn a_breach_in_an_exchange_is_reported_by_a_code_that_a_connack_may_have() {
-    let alias_zero = [0x30, 0x08, 0, 1, b't', 3, 0x23, 0, 0, b'x'];
-    let step = admission::auth_step(&alias_zero, &with_exchange(100), 100);
-    let AuthStep::Refuse(refusal) = step else { panic!("it is no AUTH") };
-    assert_eq!(refusal.reason, Reason::TOPIC_ALIAS_INVALID);
-    assert_eq!(refusal.answer[3], Reason::PROTOCOL_ERROR.0);
-}
-
-#[test]
-fn mqtt_3_1_0_2_a_second_connect_is_answered_with_a_disconnect() {
-    let v311 = &[0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 0][..];
-    let v5 = &[0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 0][..];
-    for (version, connect) in [(Version::V311, v311), (Version::V5, v5)] {
-        let mut lab = Lab::new(1);
-        let client = lab.open(ConnectRequest { version, ..request("client") });
-        lab.bytes(client, connect);
-        assert!(lab.is_closed(client));
-        let answer = (version == Version::V5).then_some(Got::Disconnect(Reason::PROTOCOL_ERROR));
-        assert_eq!(lab.take(client), answer);
-    }
-}
-
-/// A second CONNECT, of a version that there is not.
-#[test]
-fn a_breach_is_reported_by_a_code_that_a_disconnect_may_have() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.bytes(client, &[0x10, 0x0D, 0, 4, b'M', b'Q', b'T', b'T', 9, 2, 0, 0, 0, 0, 0]);
-    assert!(lab.is_closed(client));
-    assert_eq!(lab.take(client), Some(Got::Disconnect(Reason::PROTOCOL_ERROR)));
 }

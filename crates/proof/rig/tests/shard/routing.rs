@@ -3,57 +3,46 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use broker::{ConnectRequest, Event, Limits, Settings, ShareStrategy};
-use codec::{
-    AckKind, Connect, Packet, Properties, Property, PropertyBuf, Publish, QoS, Reason,
-    RetainHandling, SubscribeOptions, Version, Will,
+use crate::rows::{
+    asks, counts, does, gets, is_closed, numbers, opens, posts, reads, reads_all, reads_count, row,
+    run, sends, settles, v311, within,
 };
+use broker::{ConnectRequest, Event, Limits, Settings, ShareStrategy};
+use codec::{Connect, Properties, QoS, Reason, Will};
 use policy::Access;
 use rig::{
-    Conn, Got, Lab, admit, connect_packet, level, of_version, persistent, publish, publish_numbers,
-    read_all, request, request_with, retained, texts, window, with_limits,
+    Conn, Lab, admit, connect_packet, level, persistent, publish_numbers, read_all, request,
+    request_with, retained, texts, window, with_limits,
 };
 use session::QueueLimits;
-// What was found for the last topic.
 
-/// Publishes on `t`, with a message on another topic before it if `alternates`; who got it.
-fn takers(lab: &mut Lab, clients: [Conn; 3], alternates: bool) -> [usize; 2] {
-    let [publisher, next_door, elsewhere] = clients;
-    if alternates {
-        lab.publish(publisher, "other", b"y", 0, 0);
-    }
-    lab.publish(publisher, "t", b"x", 0, 0);
-    [next_door, elsewhere].map(|client| lab.payloads(client).len())
-}
-
+/// With a listener of its own the publisher's shard always has somebody to deliver to.
 #[test]
-fn a_change_of_subscriptions_counts_for_the_next_message_on_the_same_topic() {
-    // With a listener of its own the publisher's shard always has somebody to deliver to.
+fn what_was_found_for_the_last_topic() {
     for (alternates, is_own) in [(false, false), (false, true), (true, false), (true, true)] {
-        let mut lab = Lab::new(2);
-        let ids = [(0, "publisher"), (0, "next-door"), (1, "elsewhere")];
-        let clients = ids.map(|(shard, name)| {
-            let id = lab.id_on(shard, name);
-            lab.open(request(&id))
-        });
-        let [publisher, next_door, elsewhere] = clients;
-        if is_own {
-            lab.subscribe(publisher, "t", 0);
-        }
-        assert_eq!(takers(&mut lab, clients, alternates), [0, 0]);
-        lab.subscribe(next_door, "t", 0);
-        assert_eq!(takers(&mut lab, clients, alternates), [1, 0]);
-        assert_eq!(takers(&mut lab, clients, alternates), [1, 0]);
-        lab.subscribe(elsewhere, "#", 0);
-        let with_other = 1 + usize::from(alternates);
-        assert_eq!(takers(&mut lab, clients, alternates), [1, with_other]);
-        lab.unsubscribe(next_door, "t");
-        assert_eq!(takers(&mut lab, clients, alternates), [0, with_other]);
-        lab.subscribe(next_door, "$share/g/t", 0);
-        assert_eq!(takers(&mut lab, clients, alternates), [1, with_other]);
-        lab.unsubscribe(next_door, "$share/g/t");
-        lab.cut(elsewhere);
-        assert_eq!(takers(&mut lab, [publisher, next_door, next_door], alternates), [0, 0]);
+        // Publishes on `t`, with a message on another topic before it or without.
+        let takes = move |near, far| {
+            let other = ["publish other y"].into_iter().filter(|_| alternates);
+            let counts = [reads_count("near@0", near), reads_count("far@1", far)];
+            [sends("writer@0", other.chain(["publish t x"]))].into_iter().chain(counts)
+        };
+        let both = 1 + usize::from(alternates);
+        let name = format!("subscriptions change; alternates {alternates}, own {is_own}");
+        let own = ["subscribe t"].into_iter().filter(|_| is_own);
+        run([row("", name, Lab::new(2))
+            .steps([sends("writer@0", own)])
+            .steps(takes(0, 0))
+            .steps([sends("near@0", ["subscribe t"])])
+            .steps(takes(1, 0))
+            .steps(takes(1, 0))
+            .steps([sends("far@1", ["subscribe #"])])
+            .steps(takes(1, both))
+            .steps([sends("near@0", ["unsubscribe t"])])
+            .steps(takes(0, both))
+            .steps([sends("near@0", ["subscribe $share/g/t"])])
+            .steps(takes(1, both))
+            .steps([sends("near@0", ["unsubscribe $share/g/t"]), sends("far@1", ["cut"])])
+            .steps(takes(0, 0))]);
     }
 }
 
@@ -129,18 +118,6 @@ fn a_member_that_does_not_acknowledge_does_not_keep_messages_from_the_others() {
 }
 
 #[test]
-fn a_group_keeps_messages_while_its_members_are_away() {
-    let (mut lab, members, publisher) = group_lab(ShareStrategy::RoundRobin, &Limits::default());
-    for member in &members {
-        lab.cut(*member);
-    }
-    publish_numbers(&mut lab, publisher, "t/1", 0..30);
-    let id = lab.id_on(2, "member");
-    let back = lab.open(persistent(&id));
-    assert_eq!(read_all(&mut lab, back), texts(0..30));
-}
-
-#[test]
 fn a_member_with_thousands_of_other_subscriptions_gets_what_its_groups_keep() {
     let others: Vec<String> = (0..5_000).map(|number| format!("other/{number}")).collect();
     for others in [&others[..3], &others] {
@@ -166,48 +143,46 @@ fn a_member_with_thousands_of_other_subscriptions_gets_what_its_groups_keep() {
 }
 
 #[test]
-fn the_queue_of_a_group_drops_its_oldest_and_says_so() {
+fn queues_of_groups() {
     let share_queue = QueueLimits { messages_max: 5, ..Limits::default().queue };
-    let settings = Settings { share_queue, ..Settings::default() };
-    let mut lab = Lab::with(2, settings, Access::open());
-    let member = lab.open(persistent("member"));
-    lab.subscribe(member, "$share/g/t", 1);
-    lab.cut(member);
-    let publisher = lab.open(request("publisher"));
-    publish_numbers(&mut lab, publisher, "t", 0..8);
-    assert_eq!(lab.total(|m| &m.dropped_group), 3);
-    lab.pass_secs(1);
-    let reported = lab.events.iter().filter_map(|event| match event {
-        Event::GroupDropped { group, count, .. } => Some((&**group, *count)),
-        _ => None,
-    });
-    assert_eq!(reported.collect::<Vec<_>>(), [("$share/g/t", 3)]);
-    let member = lab.open(persistent("member"));
-    assert_eq!(read_all(&mut lab, member), texts(3..8));
+    let five = Settings { share_queue, ..Settings::default() };
+    run([
+        row("", "a group keeps messages while its members are away", Lab::new(3)).steps([
+            sends("member@0", ["kept", "subscribe $share/g/t/# qos1", "cut"]),
+            sends("member@1", ["kept", "subscribe $share/g/t/# qos1", "cut"]),
+            numbers("writer", "t/1", 0..30),
+            sends("member@1", ["kept"]),
+            reads_all("member@1", 0..30),
+        ]),
+        row("", "its queue drops the oldest", Lab::with(2, five, Access::open())).steps([
+            sends("member", ["kept", "subscribe $share/g/t qos1", "cut"]),
+            numbers("writer", "t", 0..8),
+            counts(|m| &m.dropped_group, 3),
+            does(|stage| {
+                stage.lab.pass_secs(1);
+                let reported = stage.lab.events.iter().filter_map(|event| match event {
+                    Event::GroupDropped { group, count, .. } => Some((&**group, *count)),
+                    _ => None,
+                });
+                assert_eq!(reported.collect::<Vec<_>>(), [("$share/g/t", 3)]);
+            }),
+            sends("member", ["kept"]),
+            reads_all("member", 3..8),
+        ]),
+        row("", "a subscription and a group on the same filter both get it", Lab::new(2)).steps([
+            sends("member@0", ["subscribe $share/g/t qos1", "subscribe t qos1"]),
+            asks("writer@1", "publish t x qos1", ["puback 1"]),
+            reads("member@0", ["x", "x"]),
+            sends("member@0", ["unsubscribe $share/g/t"]),
+            asks("writer@1", "publish t y qos1", ["puback 1"]),
+            reads("member@0", ["y"]),
+            sends("member@0", ["unsubscribe t"]),
+            asks("writer@1", "publish t z qos1", ["puback 1 no_matching_subscribers"]),
+        ]),
+    ]);
 }
 
-#[test]
-fn a_subscription_and_a_group_on_the_same_filter_both_get_it() {
-    let mut lab = Lab::new(2);
-    let member_id = lab.id_on(0, "member");
-    let member = lab.open(request(&member_id));
-    lab.subscribe(member, "$share/g/t", 1);
-    lab.subscribe(member, "t", 1);
-    let publisher_id = lab.id_on(1, "publisher");
-    let publisher = lab.open(request(&publisher_id));
-    lab.publish(publisher, "t", b"x", 1, 1);
-    assert_eq!(read_all(&mut lab, member).len(), 2);
-    lab.unsubscribe(member, "$share/g/t");
-    lab.publish(publisher, "t", b"x", 1, 1);
-    assert_eq!(read_all(&mut lab, member).len(), 1);
-    lab.unsubscribe(member, "t");
-    lab.take_all(publisher);
-    lab.publish(publisher, "t", b"x", 1, 2);
-    let unmatched = Reason::NO_MATCHING_SUBSCRIBERS;
-    assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 2, unmatched)]);
-}
-
-// Retained messages.
+// Retained messages and subscriptions.
 
 #[test]
 fn ten_thousand_retained_messages_reach_a_slow_reader() {
@@ -225,86 +200,38 @@ fn ten_thousand_retained_messages_reach_a_slow_reader() {
 }
 
 #[test]
-fn a_retained_message_in_a_page_does_not_follow_a_newer_live_one() {
-    let mut lab = Lab::new(2);
-    let home = lab.topic_on(1, "t");
-    let subscriber_id = lab.id_on(0, "subscriber");
-    let subscriber = lab.open(request(&subscriber_id));
-    let publisher = lab.open(request(&lab.id_on(0, "publisher")));
-    lab.send(publisher, &retained(&home, b"old", 0, 0));
-    lab.subscribe_all(subscriber, &["t/+"], 0);
-    // The page is asked for; before it comes, a newer message is delivered live.
-    lab.deliver_mail();
-    lab.send_only(publisher, &retained(&home, b"new", 0, 0));
-    lab.settle();
-    assert_eq!(lab.payloads(subscriber), ["new"]);
+fn retained_messages() {
+    run([
+        row("", "a page does not bring what is older than a live message", Lab::new(2)).steps([
+            sends("writer@0", ["publish t@1 old retain"]),
+            // The page is asked for; before it comes, a newer message is delivered live.
+            posts("reader@0", "subscribe t/+"),
+            does(|stage| assert!(stage.lab.deliver_mail())),
+            posts("writer@0", "publish t@1 new retain"),
+            settles(),
+            reads("reader@0", ["new"]),
+        ]),
+        row("MQTT-3.3.1-6", "an empty payload clears what is retained", Lab::new(2)).steps([
+            sends("writer", ["publish t x qos1 retain"]),
+            asks("first", "subscribe t qos1", ["publish t x qos1 id1 retain"]),
+            sends("writer", ["publish t \"\" qos1 retain"]),
+            // Live, and not retained as published.
+            gets("first", ["publish t \"\" qos1 id2"]),
+            asks("second", "subscribe t qos1", []),
+            counts(|m| &m.retained, 0),
+        ]),
+        row("MQTT-3.3.1-10", "handling 1 asks for new subscriptions only", Lab::new(1)).steps([
+            sends("writer", ["publish t x retain"]),
+            asks("reader", "subscribe t handling1", ["publish t x retain"]),
+            asks("reader", "subscribe t handling1", []),
+            asks("reader", "subscribe t", ["publish t x retain"]),
+            asks("reader", "subscribe t handling2", []),
+        ]),
+    ]);
 }
 
 #[test]
-fn mqtt_3_3_1_6_an_empty_payload_clears_what_is_retained() {
-    let mut lab = Lab::new(2);
-    let publisher = lab.open(request("publisher"));
-    lab.send(publisher, &retained("t", b"x", 1, 1));
-    let first = lab.open(request("first"));
-    lab.subscribe(first, "t", 1);
-    assert!(lab.received(first)[0].retain);
-    lab.send(publisher, &retained("t", b"", 1, 1));
-    assert!(!lab.received(first)[0].retain, "live, and not retained as published");
-    let second = lab.open(request("second"));
-    lab.subscribe(second, "t", 1);
-    assert_eq!(lab.received(second), []);
-    assert_eq!(lab.total(|m| &m.retained), 0);
-}
-
-#[test]
-fn mqtt_3_3_1_10_retain_handling_1_asks_for_new_subscriptions_only() {
-    let mut lab = Lab::new(1);
-    let publisher = lab.open(request("publisher"));
-    lab.send(publisher, &retained("t", b"x", 1, 1));
-    let client = lab.open(request("client"));
-    let options = |retain_handling| SubscribeOptions {
-        retain_handling,
-        ..SubscribeOptions::new(QoS::AtLeastOnce)
-    };
-    for (handling, count) in [
-        (RetainHandling::IfNew, 1),
-        (RetainHandling::IfNew, 0),
-        (RetainHandling::Always, 1),
-        (RetainHandling::Never, 0),
-    ] {
-        lab.subscribe_with(client, "t", options(handling), None);
-        assert_eq!(read_all(&mut lab, client).len(), count, "{handling:?}");
-    }
-}
-
-// Subscriptions.
-
-#[test]
-fn overlapping_subscriptions_give_one_copy_with_all_identifiers_and_the_highest_qos() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.subscribe_with(client, "a/b", SubscribeOptions::new(level(0)), Some(1));
-    lab.subscribe_with(client, "a/+", SubscribeOptions::new(level(2)), Some(2));
-    lab.subscribe_with(client, "#", SubscribeOptions::new(level(1)), None);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "a/b", b"x", 2, 1);
-    let received = lab.received(client);
-    assert_eq!(received.len(), 1);
-    assert_eq!(received[0].qos, 2);
-    let identifiers: BTreeSet<u32> = received[0].identifiers.iter().copied().collect();
-    assert_eq!(identifiers, [1, 2].into());
-    // A new subscription in the place of an old one: no second copy, the new options.
-    lab.subscribe_with(client, "a/+", SubscribeOptions::new(level(0)), Some(3));
-    lab.unsubscribe(client, "a/b");
-    lab.unsubscribe(client, "#");
-    lab.publish(publisher, "a/b", b"x", 2, 2);
-    let received = lab.received(client);
-    assert_eq!(received.len(), 1);
-    assert_eq!((received[0].qos, received[0].identifiers.as_slice()), (0, &[3][..]));
-}
-
-#[test]
-fn limits_on_subscriptions_answer_with_their_codes() {
+fn subscriptions() {
     let limits = Limits {
         subscriptions_per_client_max: 2,
         qos_max: QoS::AtLeastOnce,
@@ -312,21 +239,46 @@ fn limits_on_subscriptions_answer_with_their_codes() {
         shared_available: false,
         ..Limits::default()
     };
-    let mut lab = Lab::new(1);
-    let client = lab.open(request_with("client", limits.clone()));
-    assert_eq!(lab.subscribe(client, "a", 2), 1, "granted less");
-    assert_eq!(lab.subscribe(client, "#", 1), Reason::WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED.0);
-    let shared = Reason::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED.0;
-    assert_eq!(lab.subscribe(client, "$share/g/a", 1), shared);
-    assert_eq!(lab.subscribe(client, "b", 0), 0);
-    assert_eq!(lab.subscribe(client, "c", 0), Reason::QUOTA_EXCEEDED.0);
-    assert_eq!(lab.subscribe(client, "a", 0), 0, "it has this one already");
-    let old = lab.open(with_limits(of_version(Version::V311, "old"), limits));
-    assert_eq!(lab.subscribe(old, "#", 1), 0x80);
+    let old = limits.clone();
+    run([
+        row("", "overlapping subscriptions give one copy", Lab::new(1)).steps([
+            sends("reader", ["subscribe a/b sub1", "subscribe a/+ qos2 sub2", "subscribe # qos1"]),
+            sends("writer", ["publish a/b x qos2 id1"]),
+            gets("reader", ["publish a/b x qos2 id1 sub1,2"]),
+            // A new one in the place of an old one: no second copy, the new options.
+            sends("reader", ["subscribe a/+ sub3", "unsubscribe a/b", "unsubscribe #"]),
+            sends("writer", ["publish a/b x qos2 id2"]),
+            gets("reader", ["publish a/b x sub3"]),
+        ]),
+        row("", "limits on subscriptions answer with their codes", Lab::new(1)).steps([
+            opens("client", within(limits)),
+            asks("client", "subscribe a qos2", ["suback 1: 1"]),
+            asks("client", "subscribe #", ["suback 1: wildcard_subscriptions_not_supported"]),
+            asks(
+                "client",
+                "subscribe $share/g/a",
+                ["suback 1: shared_subscriptions_not_supported"],
+            ),
+            sends("client", ["subscribe b"]),
+            asks("client", "subscribe c", ["suback 1: quota_exceeded"]),
+            // It has this one already.
+            sends("client", ["subscribe a"]),
+            opens("old", move |request| v311(with_limits(request, old.clone()))),
+            asks("old", "subscribe # qos1", ["suback 1: unspecified_error"]),
+        ]),
+        row("", "topics are sent by alias once the client knows them", Lab::new(1)).steps([
+            opens("reader", |request| ConnectRequest { alias_max: 1, ..request }),
+            sends("reader", ["subscribe #"]),
+            sends("writer", ["publish a x", "publish b x", "publish a x"]),
+            gets("reader", ["publish a x alias1", "publish b x", "publish \"\" x alias1"]),
+        ]),
+    ]);
 }
 
+// What is not offered.
+
 #[test]
-fn publishes_beyond_what_is_offered_end_the_connection() {
+fn publishes_beyond_what_is_offered() {
     let limits = Limits {
         qos_max: QoS::AtMostOnce,
         retain_available: false,
@@ -334,31 +286,20 @@ fn publishes_beyond_what_is_offered_end_the_connection() {
         packet_bytes_max: 200,
         ..Limits::default()
     };
-    let mut alias = PropertyBuf::new();
-    alias.push(Property::TopicAlias(3));
-    let aliased = Packet::Publish(Publish {
-        dup: false,
-        qos: QoS::AtMostOnce,
-        retain: false,
-        topic: "t",
-        packet_id: 0,
-        properties: alias.as_properties(),
-        payload: b"",
-    });
-    let large = [0; 300];
-    for (packet, reason) in [
-        (publish("t", b"", 1, 1), Reason::QOS_NOT_SUPPORTED),
-        (retained("t", b"", 0, 0), Reason::RETAIN_NOT_SUPPORTED),
-        (aliased, Reason::TOPIC_ALIAS_INVALID),
-        (publish("t", &large, 0, 0), Reason::PACKET_TOO_LARGE),
-    ] {
-        let mut lab = Lab::new(1);
-        let client = lab.open(request_with("client", limits.clone()));
-        lab.send(client, &packet);
-        assert_eq!(lab.take_all(client), [Got::Disconnect(reason)]);
-        assert!(lab.is_closed(client));
-        assert_eq!(lab.total(|m| &m.violations), 1);
-    }
+    let cases = [
+        ("publish t x qos1", "disconnect qos_not_supported"),
+        ("publish t x retain", "disconnect retain_not_supported"),
+        ("publish t x alias3", "disconnect topic_alias_invalid"),
+        ("publish t x*300", "disconnect packet_too_large"),
+    ];
+    run(cases.map(|(packet, answer)| {
+        row("", format!("{packet} ends the connection"), Lab::new(1)).steps([
+            opens("client", within(limits.clone())),
+            asks("client", packet, [answer]),
+            is_closed("client"),
+            counts(|m| &m.violations, 1),
+        ])
+    }));
 }
 
 #[test]
@@ -384,20 +325,4 @@ fn admission_refuses_what_the_limits_do_not_allow() {
         assert_eq!(admit(&connect, &limits).expect_err("beyond a limit").reason, reason);
     }
     assert!(admit(&Connect { will: will(1, false, &[0; 10]), ..plain }, &limits).is_ok());
-}
-
-// Aliases towards the client.
-
-#[test]
-fn topics_are_sent_by_alias_once_the_client_knows_them() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(ConnectRequest { alias_max: 1, ..request("client") });
-    lab.subscribe(client, "#", 0);
-    let publisher = lab.open(request("publisher"));
-    for topic in ["a", "b", "a"] {
-        lab.publish(publisher, topic, b"", 0, 0);
-    }
-    let received = lab.received(client);
-    let seen: Vec<_> = received.iter().map(|p| (p.topic.as_str(), p.alias)).collect();
-    assert_eq!(seen, [("a", Some(1)), ("b", None), ("", Some(1))]);
 }
