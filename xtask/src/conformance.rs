@@ -179,21 +179,21 @@ fn tests(file: &File) -> Result<Vec<Test>> {
     Ok(tests)
 }
 
-/// The rows that name statements: `row("MQTT-3.3.1-4 MQTT311-3.3.1-4", "a name", ...)`.
+/// The rows that name statements: `row("MQTT-3.3.1-4 MQTT311-3.3.1-4", "a name", ...)`, or `rows`
+/// for several with one name.
 fn rows(file: &File) -> Result<Vec<Test>> {
     let mut rows = Vec::new();
-    for (at, call) in file.text.match_indices("row(") {
+    for (at, _) in file.text.match_indices("row") {
         let line = file.text[..at].rsplit('\n').next().unwrap_or_default();
-        let mut texts = file.text[at + call.len()..].split('"');
-        let is_row = texts.next().is_some_and(|before| before.trim().is_empty());
-        let clauses = texts.next().filter(|text| text.starts_with("MQTT"));
-        let Some(clauses) = clauses.filter(|_| is_row && !line.ends_with(is_word)) else {
+        let call = file.text[at + "row".len()..].trim_start_matches('s');
+        let is_code = !line.ends_with(is_word) && !line.trim_start().starts_with("//");
+        let text = call.strip_prefix('(').and_then(|text| text.trim_start().strip_prefix('"'));
+        let Some(text) = text.filter(|text| is_code && text.starts_with("MQTT")) else {
             continue;
         };
-        if line.trim_start().starts_with("//") {
-            continue;
-        }
-        let (place, name) = (place(file, at), texts.nth(1).unwrap_or_default());
+        let (clauses, rest) = text.split_once('"').unwrap_or_default();
+        let name = name_in(rest).or_else(|| test_around(&file.text[..at])).unwrap_or_default();
+        let place = place(file, at);
         for clause in clauses.split(' ') {
             let id = clause.strip_prefix("MQTT-").or_else(|| clause.strip_prefix("MQTT311-"));
             let is_id = id.is_some_and(|id| parse_id(id).is_some());
@@ -203,6 +203,18 @@ fn rows(file: &File) -> Result<Vec<Test>> {
         }
     }
     Ok(rows)
+}
+
+/// The name in `, "a name"` or `, format!("a name")`. It may also be a variable.
+fn name_in(rest: &str) -> Option<&str> {
+    let (between, text) = rest.split_once('"')?;
+    let is_text = [",", ",format!("].contains(&&*between.replace(char::is_whitespace, ""));
+    text.split('"').next().filter(|_| is_text)
+}
+
+/// The name of the function that the text ends in.
+fn test_around(text: &str) -> Option<&str> {
+    text.rsplit_once("\nfn ").map(|(_, function)| word(function))
 }
 
 /// A name of several words as a test would have it.
@@ -371,11 +383,16 @@ mod tests {
                 \"an empty payload clears\", two)
             // row(\"MQTT-3.3.1-7\", \"not yet\", one)
             grow(\"MQTT-3.3.1-8\", \"something else\")
-            row(\"\", \"MQTT says nothing\", one)";
+            row(\"\", \"MQTT says nothing\", one)
+            rows(\"MQTT-3.3.1-9\", format!(\"in {count} shards\"))
+fn a_test() {
+            row(\"MQTT-3.3.1-10\", name, Lab::of(\"x\"))";
         let expected = [
             ("mqtt_3_3_1_4", "qos_3_is_malformed"),
             ("mqtt311_3_3_1_4", "qos_3_is_malformed"),
             ("mqtt_3_3_1_6", "an_empty_payload_clears"),
+            ("mqtt_3_3_1_9", "in_count_shards"),
+            ("mqtt_3_3_1_10", "a_test"),
         ];
         assert_eq!(found("a.rs", text), expected.map(|(key, name)| (key.into(), name.into())));
     }

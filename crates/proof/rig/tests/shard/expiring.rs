@@ -1,8 +1,12 @@
 //! What has expired takes no room in a queue (MQTT-3.3.2-5).
 
+use crate::rows::{
+    Stage, Step, all, counts, does, keeps, opens, passes, reads_all, row, run, sends, waits_ms,
+};
 use broker::{ConnectRequest, Limits, Settings};
 use codec::{Packet, Property, PropertyBuf, Publish};
-use rig::{Conn, Got, Lab, persistent, queue, read_all, request, with_limits};
+use policy::Access;
+use rig::{Conn, Got, Lab, persistent, queue, read_all, request, window, with_limits};
 use session::{MemoryKind, Overflow, QueueLimits};
 
 const POLICIES: [Overflow; 3] = [Overflow::DropNewest, Overflow::DropOldest, Overflow::Reject];
@@ -14,22 +18,13 @@ fn publish(
     numbers: std::ops::Range<u32>,
     expiry_secs: Option<u32>,
 ) -> usize {
-    publish_on(lab, (conn, "t"), numbers, expiry_secs)
-}
-
-fn publish_on(
-    lab: &mut Lab,
-    (conn, topic): (Conn, &str),
-    numbers: std::ops::Range<u32>,
-    expiry_secs: Option<u32>,
-) -> usize {
     let mut properties = PropertyBuf::new();
     if let Some(secs) = expiry_secs {
         properties.push(Property::MessageExpirySecs(secs));
     }
     for number in numbers {
         let payload = number.to_string();
-        let Packet::Publish(publish) = rig::publish(topic, payload.as_bytes(), 1, 1) else {
+        let Packet::Publish(publish) = rig::publish("t", payload.as_bytes(), 1, 1) else {
             unreachable!()
         };
         let properties = properties.as_properties();
@@ -39,62 +34,30 @@ fn publish_on(
     lab.take_all(conn).iter().filter(is_refusal).count()
 }
 
+/// The same as a step, in which none is refused.
+fn publishes(numbers: std::ops::Range<u32>, expiry_secs: Option<u32>) -> Step {
+    does(move |stage| {
+        let writer = stage.conn("writer");
+        assert_eq!(publish(&mut stage.lab, writer, numbers.clone(), expiry_secs), 0);
+    })
+}
+
 fn labs(settings: &Settings) -> [Lab; 2] {
-    let access = policy::Access::open();
+    let access = Access::open();
     [Lab::with(2, settings.clone(), access), Lab::durable_with(2, settings.clone())]
+}
+
+/// With sessions that reject if that is their policy.
+fn rejecting(overflow: Overflow) -> Settings {
+    Settings { rejects: overflow == Overflow::Reject, ..Settings::default() }
 }
 
 fn of(address: &str, request: ConnectRequest) -> ConnectRequest {
     ConnectRequest { origin: address.into(), ..request }
 }
 
-/// Time passes, and nothing happens meanwhile.
-fn pass_ms(lab: &mut Lab, ms: u64) {
-    lab.now_ms += ms;
-}
-
 fn texts(numbers: impl IntoIterator<Item = u32>) -> Vec<String> {
     numbers.into_iter().map(|number| number.to_string()).collect()
-}
-
-#[test]
-fn mqtt_3_3_2_5_what_has_expired_takes_no_room_in_the_queue_of_a_session() {
-    for overflow in POLICIES {
-        let rejects = overflow == Overflow::Reject;
-        for (number, mut lab) in
-            labs(&Settings { rejects, ..Settings::default() }).into_iter().enumerate()
-        {
-            for is_online in [false, true] {
-                let what = format!("{overflow:?}, durable {number}, online {is_online}");
-                let id = format!("subscriber-{is_online}");
-                let back = || with_limits(persistent(&id), queue(10, overflow));
-                let mut conn = lab.open(back());
-                lab.subscribe(conn, "t", 1);
-                let publisher = lab.open(request("publisher"));
-                // With a window of one, the first is in flight.
-                publish(&mut lab, publisher, 0..1, None);
-                if !is_online {
-                    lab.cut(conn);
-                    conn = lab.open(back());
-                    lab.cut(conn);
-                }
-                publish(&mut lab, publisher, 1..11, Some(2));
-                lab.pass_secs(5);
-                assert_eq!(publish(&mut lab, publisher, 11..16, None), 0, "{what}");
-                if !is_online {
-                    conn = lab.open(back());
-                }
-                let mut read = read_all(&mut lab, conn);
-                read.dedup();
-                assert_eq!(read, texts([0, 11, 12, 13, 14, 15]), "{what}");
-                assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), 0, "{what}");
-                lab.unsubscribe(conn, "t");
-                lab.cut(conn);
-                lab.cut(publisher);
-            }
-            assert_eq!(lab.total(|metrics| &metrics.dropped_expired), 20, "{overflow:?} {number}");
-        }
-    }
 }
 
 /// A full queue, in which some live on.
@@ -116,8 +79,7 @@ fn mqtt_3_3_2_5_each_copy_that_expires_leaves_its_room_at_once() {
         // Where its client is there, publishers are paused while it is half full by its bytes.
         for (is_online, by_bytes) in [(false, false), (true, false), (false, true)] {
             let full = FullQueue { overflow, is_online, lifetimes, by_bytes };
-            let rejects = overflow == Overflow::Reject;
-            for lab in labs(&Settings { rejects, ..Settings::default() }) {
+            for lab in labs(&rejecting(overflow)) {
                 check_full_queue(lab, full);
             }
         }
@@ -149,7 +111,7 @@ fn check_full_queue(mut lab: Lab, full: FullQueue) {
     if !is_online {
         lab.cut(conn);
     }
-    pass_ms(&mut lab, 1_001);
+    lab.now_ms += 1_001;
     let all = (11..19).zip(lifetimes.into_iter().cycle());
     let live = all.filter(|(_, lifetime)| *lifetime != Some(1)).map(|(number, _)| number);
     let mut expected: Vec<u32> = live.collect();
@@ -178,95 +140,117 @@ fn check_full_queue(mut lab: Lab, full: FullQueue) {
     assert_eq!(read, texts(expected), "{what}");
 }
 
-/// Nothing comes for the sessions of an owner any more, and what waits in them has expired: their
-/// owner has its share again.
+/// In sessions, groups and shares of an owner: what has expired is gone, and is counted once.
 #[test]
-fn mqtt_3_3_2_5_what_has_expired_elsewhere_takes_nothing_of_the_share_of_its_owner() {
-    let settings = Settings { queues_bytes_max: 20_000, ..Settings::default() };
-    let mut lab = Lab::with(2, settings, policy::Access::open());
-    let publisher = lab.open(request("publisher"));
-    for id in 0..4 {
-        let conn = lab.open(of("anna", persistent(&format!("client-{id}"))));
-        lab.subscribe(conn, &format!("t/{id}"), 1);
-        lab.cut(conn);
-    }
-    for number in 0..200 {
-        publish_on(&mut lab, (publisher, &format!("t/{}", number % 3)), 0..1, Some(2));
-    }
-    let queued = |lab: &Lab| lab.shared.ledger.bytes(MemoryKind::Queued);
-    let dropped = lab.total(|metrics| &metrics.dropped_queue_full);
-    assert!(dropped > 0 && queued(&lab) > 9_000, "the share is used up");
-    lab.pass_secs(3);
-    assert_eq!(queued(&lab), 0);
-    publish_on(&mut lab, (publisher, "t/3"), 0..40, None);
-    assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), dropped);
-    assert_eq!(lab.total(|metrics| &metrics.dropped_expired), 200 - dropped);
-}
-
-#[test]
-fn mqtt_3_3_2_5_what_has_expired_takes_no_room_in_the_queue_of_a_group() {
+fn what_has_expired_takes_no_room() {
+    // Another client of the owner.
+    let own = |number| format!("anna-{number}");
+    let share = Settings { queues_bytes_max: 20_000, ..Settings::default() };
+    let queued = |expected: u64, or_more: u64| {
+        does(move |stage| {
+            let queued = stage.lab.shared.ledger.bytes(MemoryKind::Queued);
+            assert!((expected..=expected + or_more).contains(&queued), "{queued}");
+        })
+    };
+    run([row(
+        "MQTT-3.3.2-5",
+        "its owner has its share again",
+        Lab::with(2, share, Access::open()),
+    )
+    .steps((0..4).map(|number| {
+        let subscribe = format!("subscribe t/{number} qos1");
+        let anna = opens(&own(number), |request| of("anna", crate::rows::kept(request)));
+        all([anna, sends(&own(number), [subscribe.as_str(), "cut"])])
+    }))
+    .steps([
+        sends("writer", (0..200).map(|number| format!("publish t/{} 0 qos1 expiry2", number % 3))),
+        queued(9_000, 11_000),
+        // Nothing comes for these sessions any more, and what waits in them has expired.
+        passes(3),
+        queued(0, 0),
+        does(|stage| {
+            let dropped = stage.lab.total(|m| &m.dropped_queue_full);
+            assert!(dropped > 0, "the share was used up");
+            let writer = stage.conn("writer");
+            for _ in 0..40 {
+                stage.lab.publish(writer, "t/3", b"0", 1, 1);
+            }
+            assert_eq!(stage.lab.total(|m| &m.dropped_queue_full), dropped);
+            assert_eq!(stage.lab.total(|m| &m.dropped_expired), 200 - dropped);
+        }),
+    ])]);
     for overflow in [Overflow::DropNewest, Overflow::DropOldest] {
-        let standard = Settings::default().share_queue;
-        let share_queue = QueueLimits { messages_max: 10, overflow, ..standard };
-        for mut lab in labs(&Settings { share_queue, ..Settings::default() }) {
-            let conn = lab.open(with_limits(persistent("member"), rig::window(1)));
-            lab.subscribe(conn, "$share/g/t", 1);
-            lab.cut(conn);
-            let publisher = lab.open(request("publisher"));
-            publish(&mut lab, publisher, 1..5, None);
-            publish(&mut lab, publisher, 5..8, Some(1));
-            publish(&mut lab, publisher, 8..11, Some(2));
-            pass_ms(&mut lab, 1_001);
-            publish(&mut lab, publisher, 11..14, None);
-            pass_ms(&mut lab, 1_000);
-            publish(&mut lab, publisher, 14..17, Some(60));
-            assert_eq!(lab.total(|metrics| &metrics.dropped_group), 0, "{overflow:?}");
-            let conn = lab.open(with_limits(persistent("member"), rig::window(1)));
-            let live = (1..5).chain(11..17);
-            assert_eq!(read_all(&mut lab, conn), texts(live), "{overflow:?}");
-            assert_eq!(lab.total(|metrics| &metrics.dropped_expired), 6, "{overflow:?}");
-        }
+        let share_queue =
+            QueueLimits { messages_max: 10, overflow, ..Settings::default().share_queue };
+        let labs = labs(&Settings { share_queue, ..Settings::default() });
+        run([row("MQTT-3.3.2-5", format!("the queue of a group, {overflow:?}"), labs).steps([
+            keeps("member", window(1)),
+            sends("member", ["subscribe $share/g/t qos1", "cut"]),
+            publishes(1..5, None),
+            publishes(5..8, Some(1)),
+            publishes(8..11, Some(2)),
+            waits_ms(1_001),
+            publishes(11..14, None),
+            waits_ms(1_000),
+            publishes(14..17, Some(60)),
+            counts(|m| &m.dropped_group, 0),
+            keeps("member", window(1)),
+            reads_all("member", (1..5).chain(11..17)),
+            counts(|m| &m.dropped_expired, 6),
+        ])]);
+    }
+    for overflow in POLICIES {
+        let back = || keeps("reader", queue(10, overflow));
+        let name = format!("the queue of a session after a start, {overflow:?}");
+        run([row("MQTT-3.3.2-5", name, Lab::durable_with(1, rejecting(overflow))).steps([
+            all([back(), sends("reader", ["subscribe t qos1", "cut"])]),
+            publishes(0..1, None),
+            publishes(1..10, Some(20)),
+            does(Stage::restart),
+            all([back(), sends("reader", ["cut"])]),
+            passes(30),
+            publishes(10..20, None),
+            back(),
+            reads_all("reader", [0].into_iter().chain(10..20)),
+            counts(|m| &m.dropped_queue_full, 0),
+        ])]);
     }
 }
 
 /// A kept session that is full of what has expired, again and again, while it is away and while it
-/// does not acknowledge: what has expired is counted each time, and once.
+/// does not acknowledge.
 #[test]
-fn mqtt_3_3_2_5_what_expires_round_after_round_is_counted_each_time() {
-    const ROUNDS: u32 = 5;
-    for overflow in POLICIES {
-        for reattaches in [false, true] {
-            let rejects = overflow == Overflow::Reject;
-            let mut lab = Lab::durable_with(1, Settings { rejects, ..Settings::default() });
-            let back = || with_limits(persistent("subscriber"), queue(10, overflow));
-            let mut conn = lab.open(back());
-            lab.subscribe(conn, "t", 1);
-            let publisher = lab.open(request("publisher"));
-            publish(&mut lab, publisher, 0..1, None);
-            let mut live = vec![0];
-            for round in 1..=ROUNDS {
-                let what = format!("{overflow:?}, reattaches {reattaches}, round {round}");
-                let first = round * 100;
-                let expiring = first..first + 11 - round;
-                assert_eq!(publish(&mut lab, publisher, expiring, Some(2)), 0, "{what}");
-                if reattaches {
-                    lab.cut(conn);
-                    conn = lab.open(back());
-                }
-                lab.pass_secs(5);
-                // Makes the queue one longer for good, and takes what has expired off its front.
-                assert_eq!(publish(&mut lab, publisher, first + 50..first + 51, None), 0, "{what}");
-                live.push(first + 50);
-                let expired = (0..round).map(|before| u64::from(10 - before)).sum::<u64>();
-                assert_eq!(lab.total(|metrics| &metrics.dropped_expired), expired, "{what}");
-                assert_eq!(lab.session("subscriber").unwrap().queued, u64::from(round), "{what}");
-            }
-            assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), 0);
-            let mut read = read_all(&mut lab, conn);
-            read.dedup();
-            assert_eq!(read, texts(live), "{overflow:?}, reattaches {reattaches}");
-            assert_eq!(lab.total(|metrics| &metrics.dropped_expired), 40);
-        }
+fn what_expires_round_after_round_is_counted_each_time() {
+    for (overflow, reattaches) in POLICIES.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let back = move || keeps("reader", queue(10, overflow));
+        let round = move |round: u32| {
+            let first = round * 100;
+            let again = [all([sends("reader", ["cut"]), back()])].into_iter();
+            let expired = (0..round).map(|before| u64::from(10 - before)).sum::<u64>();
+            [publishes(first..first + 11 - round, Some(2))]
+                .into_iter()
+                .chain(again.filter(move |_| reattaches))
+                .chain([
+                    passes(5),
+                    // Makes the queue one longer for good, and takes what has expired off its front.
+                    publishes(first + 50..first + 51, None),
+                    counts(|m| &m.dropped_expired, expired),
+                    does(move |stage| {
+                        let queued = stage.lab.session("reader").expect("a session").queued;
+                        assert_eq!(queued, u64::from(round));
+                    }),
+                ])
+        };
+        let name = format!("{overflow:?}, reattaches {reattaches}");
+        run([row("MQTT-3.3.2-5", name, Lab::durable_with(1, rejecting(overflow)))
+            .steps([back(), sends("reader", ["subscribe t qos1"]), publishes(0..1, None)])
+            .steps((1..=5).flat_map(round))
+            .steps([
+                counts(|m| &m.dropped_queue_full, 0),
+                back(),
+                reads_all("reader", [0].into_iter().chain((1..=5).map(|round| round * 100 + 50))),
+                counts(|m| &m.dropped_expired, 40),
+            ])]);
     }
 }
 
@@ -318,8 +302,7 @@ proptest::proptest! {
         steps in proptest::collection::vec((0..9_u32, 1..6_u32), 1..40),
     ) {
         let overflow = POLICIES[policy];
-        let rejects = overflow == Overflow::Reject;
-        let [memory, durable] = labs(&Settings { rejects, ..Settings::default() });
+        let [memory, durable] = labs(&rejecting(overflow));
         let mut lab = if is_durable { durable } else { memory };
         let back = || with_limits(persistent("subscriber"), queue(10, overflow));
         let conn = lab.open(back());
@@ -337,7 +320,7 @@ proptest::proptest! {
                     continue;
                 }
                 7 => {
-                    pass_ms(&mut lab, u64::from(size) * 300);
+                    lab.now_ms += u64::from(size) * 300;
                     now += u64::from(size) * 300;
                     continue;
                 }
@@ -397,7 +380,7 @@ fn what_has_expired_is_taken_off_a_long_queue_at_a_cost_that_is_charged() {
         publish(&mut lab, publisher, 0..MESSAGES / 2 - 1, Some(20));
         assert_eq!(units(&mut lab), 0, "it has room, {number}");
         assert_eq!(units(&mut lab), 0, "it is full, and nothing has expired, {number}");
-        pass_ms(&mut lab, 25_000);
+        lab.now_ms += 25_000;
         let looked_through = units(&mut lab);
         match number {
             0 => assert!(looked_through >= MESSAGES / 4, "{looked_through}"),
@@ -406,29 +389,5 @@ fn what_has_expired_is_taken_off_a_long_queue_at_a_cost_that_is_charged() {
         assert_eq!(expired(&lab), u64::from(MESSAGES / 2 - 1));
         assert_eq!(units(&mut lab), 0, "it has been looked through, {number}");
         assert_eq!(lab.session("subscriber").unwrap().queued, u64::from(MESSAGES / 2 + 3));
-    }
-}
-
-#[test]
-fn mqtt_3_3_2_5_what_expires_after_a_start_takes_no_room_either() {
-    for overflow in POLICIES {
-        let rejects = overflow == Overflow::Reject;
-        let mut lab = Lab::durable_with(1, Settings { rejects, ..Settings::default() });
-        let back = || with_limits(persistent("subscriber"), queue(10, overflow));
-        let conn = lab.open(back());
-        lab.subscribe(conn, "t", 1);
-        lab.cut(conn);
-        let publisher = lab.open(request("publisher"));
-        publish(&mut lab, publisher, 0..1, None);
-        publish(&mut lab, publisher, 1..10, Some(20));
-        lab.restart();
-        let conn = lab.open(back());
-        lab.cut(conn);
-        lab.pass_secs(30);
-        let publisher = lab.open(request("publisher"));
-        assert_eq!(publish(&mut lab, publisher, 10..20, None), 0, "{overflow:?}");
-        let conn = lab.open(back());
-        assert_eq!(read_all(&mut lab, conn), texts([0].into_iter().chain(10..20)));
-        assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), 0, "{overflow:?}");
     }
 }

@@ -1,135 +1,121 @@
 //! Journals of which one has no room or is out of service: who is refused for it, and who is not.
 
+use crate::rows::{Row, Step, all, asks, does, gets, passes, posts, row, run, sends, settles};
 use broker::{Settings, WhenFull};
 use codec::{AckKind, Packet, Property, PropertyBuf, Reason};
-use rig::{Conn, Got, Lab, persistent, retained};
+use rig::{Got, Lab, persistent, retained};
 use storage::Status;
 
-/// Two shards, each with a session that is away: its messages on `zero/#` and `one/#`.
-fn two_shards(settings: Settings) -> (Lab, Conn) {
-    let mut lab = Lab::durable_with(2, settings);
-    for (shard, filter) in [(0, "zero/#"), (1, "one/#")] {
-        let id = lab.id_on(shard, "away");
-        let away = lab.open(persistent(&id));
-        lab.subscribe(away, filter, 1);
-        lab.cut(away);
-    }
-    let publisher = lab.id_on(0, "publisher");
-    let publisher = lab.open(persistent(&publisher));
-    (lab, publisher)
+/// Two shards, each with a session that is away: its messages on `zero/#` and `one/#`. The disk of
+/// the second is full.
+fn full(name: &str, when_full: WhenFull) -> Row {
+    row("", name, two_shards(when_full)).steps([is_away(), fills()])
 }
 
-fn fill(lab: &mut Lab, publisher: Conn) {
-    lab.disks[1].faults.capacity_bytes = 4 * 64 * 1024;
-    for packet_id in 1..1000 {
-        lab.publish(publisher, "one/a", &[b'x'; 4000], 1, packet_id);
-        if matches!(lab.shards[1].journal_status(), Some(Status::Full(_))) {
-            lab.take_all(publisher);
-            return;
-        }
-    }
-    panic!("the disk is never full");
+fn two_shards(when_full: WhenFull) -> Lab {
+    Lab::durable_with(2, Settings { when_full, ..Settings::default() })
 }
 
-fn answer(lab: &mut Lab, conn: Conn, packet: &Packet<'_>) -> Option<Reason> {
-    lab.send(conn, packet);
-    let answers: Vec<Reason> = lab
-        .take_all(conn)
-        .into_iter()
-        .filter_map(|got| match got {
-            Got::Ack(_, _, reason) => Some(reason),
-            _ => None,
-        })
-        .collect();
-    assert!(answers.len() < 2, "{answers:?}");
-    answers.first().copied()
+fn is_away() -> Step {
+    all([
+        sends("away@0", ["kept", "subscribe zero/# qos1", "cut"]),
+        sends("away@1", ["kept", "subscribe one/# qos1", "cut"]),
+        sends("writer@0", ["kept"]),
+    ])
 }
 
-#[test]
-fn only_what_the_full_journal_has_to_keep_is_refused() {
-    let (mut lab, publisher) = two_shards(Settings::default());
-    fill(&mut lab, publisher);
-    let refused = Some(Reason::QUOTA_EXCEEDED);
-    let (here, there) = (lab.topic_on(0, "r"), lab.topic_on(1, "r"));
-    for (qos, packet_id) in [(1, 2000), (2, 3000)] {
-        let one = rig::publish("one/a", &[b'x'; 4000], qos, packet_id);
-        assert_eq!(answer(&mut lab, publisher, &one), refused, "QoS {qos}");
-        let zero = rig::publish("zero/a", &[b'x'; 4000], qos, packet_id + 1);
-        assert_eq!(answer(&mut lab, publisher, &zero), Some(Reason::SUCCESS), "QoS {qos}");
-        let kept = retained(&here, &[b'x'; 4000], qos, packet_id + 2);
-        assert!(!answer(&mut lab, publisher, &kept).expect("an answer").is_error(), "QoS {qos}");
-        let unkept = retained(&there, &[b'x'; 4000], qos, packet_id + 3);
-        assert_eq!(answer(&mut lab, publisher, &unkept), refused, "QoS {qos}");
-    }
-}
-
-#[test]
-fn the_reason_is_that_of_the_journal_that_has_no_room() {
-    let (mut lab, publisher) = two_shards(Settings::default());
-    fill(&mut lab, publisher);
-    // The publisher's own journal is out of service, which is no matter to what it need not keep.
-    lab.disks[0].faults.fail_next_sync = true;
-    lab.publish(publisher, "zero/a", b"1", 1, 2000);
-    lab.take_all(publisher);
-    assert!(matches!(lab.shards[0].journal_status(), Some(Status::Poisoned(_))));
-    let zero = answer(&mut lab, publisher, &rig::publish("zero/a", b"2", 1, 2001));
-    assert_eq!(zero, Some(Reason::IMPLEMENTATION_SPECIFIC_ERROR));
-    let one = answer(&mut lab, publisher, &rig::publish("one/a", &[b'x'; 4000], 1, 2002));
-    assert_eq!(one, Some(Reason::QUOTA_EXCEEDED));
-}
-
-#[test]
-fn only_who_publishes_to_the_full_journal_has_to_wait() {
-    let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
-    let (mut lab, publisher) = two_shards(settings);
-    fill(&mut lab, publisher);
-    lab.collect_closes();
-    lab.pauses.clear();
-    lab.publish(publisher, "zero/a", b"1", 1, 2000);
-    let answers = lab.take_all(publisher);
-    assert_eq!(answers, [Got::Ack(AckKind::Puback, 2000, Reason::SUCCESS)]);
-    assert_eq!(lab.pauses, []);
-    lab.publish(publisher, "one/a", b"1", 1, 2001);
-    assert_eq!(lab.take_all(publisher), []);
-    assert_eq!(lab.pauses.len(), 1);
-}
-
-#[test]
-fn what_is_retained_is_cleared_on_a_full_disk() {
-    for when_full in [WhenFull::Refuse, WhenFull::Wait] {
-        let (mut lab, publisher) = two_shards(Settings { when_full, ..Settings::default() });
-        let there = lab.topic_on(1, "r");
-        for qos in [1, 2] {
-            let kept = retained(&there, b"kept", qos, u16::from(qos));
-            assert!(!answer(&mut lab, publisher, &kept).expect("an answer").is_error());
-            if qos == 1 {
-                fill(&mut lab, publisher);
-                let cleared = answer(&mut lab, publisher, &retained(&there, b"", qos, 5000));
-                assert!(!cleared.expect("an answer").is_error(), "{when_full:?}");
-                lab.disks[1].faults.capacity_bytes = u64::MAX;
-                lab.pass_secs(3);
+fn fills() -> Step {
+    does(|stage| {
+        let writer = stage.conn("writer@0");
+        stage.lab.disks[1].faults.capacity_bytes = 4 * 64 * 1024;
+        for packet_id in 1..1000 {
+            stage.lab.publish(writer, "one/a", &[b'x'; 4000], 1, packet_id);
+            if matches!(stage.lab.shards[1].journal_status(), Some(Status::Full(_))) {
+                stage.lab.take_all(writer);
+                stage.lab.pauses.clear();
+                return;
             }
         }
-        let cleared = answer(&mut lab, publisher, &retained(&there, b"", 2, 5001));
-        assert_eq!(cleared, Some(Reason::SUCCESS));
-    }
+        panic!("the disk is never full");
+    })
+}
+
+/// What is written goes through again.
+fn frees() -> Step {
+    all([does(|stage| stage.lab.disks[1].faults.capacity_bytes = u64::MAX), passes(3)])
 }
 
 #[test]
-fn what_is_behind_a_refused_publish_of_a_client_that_is_gone_waits_for_it_to_come_again() {
-    let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
-    let (mut lab, publisher) = two_shards(settings);
-    fill(&mut lab, publisher);
-    let reader = lab.open(rig::request("reader"));
-    lab.subscribe(reader, "zero/#", 1);
-    lab.send_only(publisher, &rig::publish("one/a", &[b'x'; 4000], 1, 2000));
-    lab.send_only(publisher, &rig::publish("zero/a", b"behind", 1, 2001));
-    lab.settle();
-    assert_eq!(lab.take_all(reader), [], "both wait");
-    lab.cut(publisher);
-    lab.settle();
-    assert_eq!(lab.take_all(reader), []);
+fn full_journals() {
+    let writer = "writer@0";
+    let refused = [1, 2].map(|qos| {
+        let publishes = |topic: &str, id: u16, retain: &str, answer: &str| {
+            let ack = if qos == 1 { "puback" } else { "pubrec" };
+            let packet = format!("publish {topic} x*4000 qos{qos} id{id}{retain}");
+            asks(writer, &packet, [&format!("{ack} {id}{answer}")])
+        };
+        full(
+            &format!("only what the full journal has to keep is refused, QoS {qos}"),
+            WhenFull::Refuse,
+        )
+        .steps([
+            publishes("one/a", 2000, "", " quota_exceeded"),
+            publishes("zero/a", 2001, "", ""),
+            publishes("r@0", 2002, " retain", ""),
+            publishes("r@1", 2003, " retain", " quota_exceeded"),
+        ])
+    });
+    run(refused);
+    run([
+        full("the reason is that of the journal that has no room", WhenFull::Refuse).steps([
+            // The publisher's own journal is out of service, which is no matter to what it need
+            // not keep.
+            does(|stage| stage.lab.disks[0].faults.fail_next_sync = true),
+            sends(writer, ["publish zero/a x qos1 id2000"]),
+            gets(writer, ["puback 2000 implementation_specific_error"]),
+            does(|stage| {
+                let status = stage.lab.shards[0].journal_status();
+                assert!(matches!(status, Some(Status::Poisoned(_))));
+            }),
+            asks(
+                writer,
+                "publish zero/a x qos1 id2001",
+                ["puback 2001 implementation_specific_error"],
+            ),
+            asks(writer, "publish one/a x*4000 qos1 id2002", ["puback 2002 quota_exceeded"]),
+        ]),
+        full("only who publishes to the full journal has to wait", WhenFull::Wait).steps([
+            asks(writer, "publish zero/a x qos1 id2000", ["puback 2000"]),
+            does(|stage| assert_eq!(stage.lab.pauses, [])),
+            asks(writer, "publish one/a x qos1 id2001", []),
+            does(|stage| assert_eq!(stage.lab.pauses.len(), 1)),
+        ]),
+        full("what is behind a refused publish waits for its client", WhenFull::Wait).steps([
+            sends("reader", ["subscribe zero/# qos1"]),
+            posts(writer, "publish one/a x*4000 qos1 id2000"),
+            posts(writer, "publish zero/a behind qos1 id2001"),
+            settles(),
+            // Both wait, and the client goes away.
+            gets("reader", []),
+            sends(writer, ["cut"]),
+            gets("reader", []),
+        ]),
+    ]);
+    run([WhenFull::Refuse, WhenFull::Wait].map(|when_full| {
+        let name = format!("what is retained is cleared on a full disk, {when_full:?}");
+        row("", name, two_shards(when_full)).steps([
+            is_away(),
+            asks(writer, "publish r@1 kept qos1 id1 retain", ["puback 1"]),
+            fills(),
+            asks(writer, "publish r@1 \"\" qos1 id5000 retain", ["puback 5000"]),
+            frees(),
+            asks(writer, "publish r@1 kept qos2 id2 retain", ["pubrec 2"]),
+            asks(writer, "publish r@1 \"\" qos2 id5001 retain", ["pubrec 5001"]),
+        ])
+    }));
 }
+
+// Disks that are only behind.
 
 #[test]
 fn a_subscription_waits_for_a_disk_that_is_only_behind() {

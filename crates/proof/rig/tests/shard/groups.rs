@@ -1,192 +1,155 @@
 //! Shared groups across shards: who knows of a member, from when on, and what is kept for it.
 
+use crate::rows::{
+    Step, all, asks, connects, counts, crashes, does, gets, is_closed, is_open, kept, opens,
+    passes, posts, reads, reads_all, row, run, sends, settles,
+};
 use broker::{ConnectRequest, Durability, Limits, Settings, WhenFull};
-use codec::{AckKind, FilterBuf, Packet, Properties, Reason, Subscribe, SubscribeOptions};
+use codec::{AckKind, Reason};
 use policy::{Access, Permission, Who};
-use rig::{Conn, Got, Lab, persistent, read_all, request, rule, with_limits};
+use rig::{Got, Lab, persistent, request, rule, with_limits};
 use storage::Status;
-use storage::testing::Crash;
 
-const FILTER: &str = "$share/g/t/#";
-
-/// Asks for a filter; nothing is carried on.
-fn ask(lab: &mut Lab, conn: Conn, filter: &str, qos: u8, packet_id: u16) {
-    let mut filters = FilterBuf::new();
-    filters.push(filter, SubscribeOptions::new(rig::level(qos)));
-    let (properties, filters) = (Properties::EMPTY, filters.as_filters());
-    lab.send_only(conn, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
+/// Shards do their work, but for one that hears nothing.
+fn settles_but(deaf: u16) -> Step {
+    does(move |stage| stage.lab.settle_but(deaf))
 }
 
-fn suback(packet_id: u16, qos: u8) -> Option<Got> {
-    Some(Got::Suback(packet_id, vec![qos]))
+/// A kept member asks for its subscription while a shard hears nothing of it.
+fn asks_behind(deaf: u16) -> Step {
+    all([
+        sends("member@0", ["kept"]),
+        posts("member@0", "subscribe $share/g/t/# qos1 id7"),
+        settles_but(deaf),
+    ])
 }
 
-/// Publishes at QoS 1 and expects the acknowledgement.
-fn publish(lab: &mut Lab, publisher: Conn, payload: &str) {
-    lab.publish(publisher, "t/a", payload.as_bytes(), 1, 1);
-    assert_eq!(lab.take_all(publisher), [Got::Ack(AckKind::Puback, 1, Reason::SUCCESS)]);
-}
-
-/// A kept member on shard 0, which asks for its subscription, and a publisher on each other shard.
-fn newcomer(lab: &mut Lab) -> (String, Conn, Vec<Conn>) {
-    let id = lab.id_on(0, "member");
-    let publishers = (1..lab.shards.len() as u16).map(|shard| {
-        let id = lab.id_on(shard, "publisher");
-        lab.open(request(&id))
-    });
-    let publishers = publishers.collect();
-    let member = lab.open(persistent(&id));
-    (id, member, publishers)
-}
-
-/// Subscribes while one shard hears nothing of it, and publishes there as soon as the SUBACK has
-/// come.
-fn publish_behind_the_suback(lab: &mut Lab, deaf: u16) -> (String, Conn) {
-    let (id, member, publishers) = newcomer(lab);
-    ask(lab, member, FILTER, 1, 7);
-    lab.settle_but(deaf);
-    // The shard of a publisher does not know of the member yet.
-    assert_eq!(lab.take(member), None, "shard {deaf}");
-    lab.settle();
-    assert_eq!(lab.take(member), suback(7, 1));
-    publish(lab, publishers[usize::from(deaf) - 1], "1");
-    (id, member)
-}
-
+/// Whoever publishes as soon as the SUBACK has come, on whichever shard, finds the member.
 #[test]
-fn what_is_published_behind_the_suback_is_kept_whatever_the_shard() {
-    for deaf in 1..3 {
-        let mut lab = Lab::durable(3);
-        let (id, _) = publish_behind_the_suback(&mut lab, deaf);
-        lab.crash(Crash::Power);
-        let member = lab.open(persistent(&id));
-        assert_eq!(lab.payloads(member), ["1"], "shard {deaf}");
+fn from_the_suback_on() {
+    for deaf in [1, 2] {
+        let writer = format!("writer@{deaf}");
+        let answered = || {
+            all([
+                opens(&writer, |request| request),
+                asks_behind(deaf),
+                // The shard of the publisher does not know of the member yet.
+                gets("member@0", []),
+                settles(),
+                gets("member@0", ["suback 7: 1"]),
+                asks(&writer, "publish t/a 1 qos1", ["puback 1"]),
+            ])
+        };
+        run([
+            row("", format!("shard {deaf} finds a group in memory"), Lab::new(3))
+                .steps([answered(), reads("member@0", [1])]),
+            row("", format!("shard {deaf} keeps it in the journal"), Lab::durable(3)).steps([
+                answered(),
+                crashes(),
+                sends("member@0", ["kept"]),
+                reads("member@0", [1]),
+            ]),
+        ]);
     }
 }
 
 #[test]
-fn what_is_published_behind_the_suback_finds_a_group_in_memory_too() {
-    for deaf in 1..3 {
-        let mut lab = Lab::new(3);
-        let (_, member) = publish_behind_the_suback(&mut lab, deaf);
-        assert_eq!(lab.payloads(member), ["1"], "shard {deaf}");
-    }
-}
-
-#[test]
-fn a_member_whose_qos_rises_is_reported_when_all_shards_keep_messages_for_it() {
-    let mut lab = Lab::durable(2);
-    let (id, member, publishers) = newcomer(&mut lab);
-    assert_eq!(lab.subscribe(member, FILTER, 0), 0);
-    ask(&mut lab, member, FILTER, 1, 7);
-    lab.settle_but(1);
-    assert_eq!(lab.take(member), None);
-    lab.settle();
-    assert_eq!(lab.take(member), suback(7, 1));
-    publish(&mut lab, publishers[0], "1");
-    lab.crash(Crash::Power);
-    let member = lab.open(persistent(&id));
-    assert_eq!(lab.payloads(member), ["1"]);
-}
-
-#[test]
-fn after_a_start_all_shards_know_who_keeps_what() {
-    let mut lab = Lab::durable(3);
-    let (id, member, _) = newcomer(&mut lab);
-    lab.subscribe(member, FILTER, 1);
-    lab.crash(Crash::Power);
-    let publisher = lab.id_on(2, "publisher");
-    let publisher = lab.open(request(&publisher));
-    publish(&mut lab, publisher, "1");
-    lab.crash(Crash::Power);
-    let member = lab.open(persistent(&id));
-    assert_eq!(lab.payloads(member), ["1"]);
-}
-
-#[test]
-fn who_asks_again_waits_for_the_first_answer_too() {
-    let mut lab = Lab::durable(2);
-    let (_, member, _) = newcomer(&mut lab);
-    ask(&mut lab, member, FILTER, 1, 7);
-    lab.settle_but(1);
-    ask(&mut lab, member, FILTER, 1, 8);
-    lab.settle_but(1);
-    assert_eq!(lab.take(member), None);
-    lab.settle();
-    assert_eq!((lab.take(member), lab.take(member)), (suback(7, 1), suback(8, 1)));
-}
-
-#[test]
-fn an_answer_that_comes_late_is_not_for_the_next_connection() {
-    let mut lab = Lab::durable(2);
-    let (id, member, _) = newcomer(&mut lab);
-    ask(&mut lab, member, FILTER, 1, 7);
-    lab.settle_but(1);
-    let next = lab.connect_only(persistent(&id));
-    lab.settle();
-    assert!(matches!(lab.take_all(next)[..], [Got::Connack { .. }]));
-    assert!(lab.is_closed(member));
-}
-
-#[test]
-fn who_waits_for_other_shards_when_the_journal_fails_is_cut_off() {
-    let mut lab = Lab::durable(2);
-    let (_, member, _) = newcomer(&mut lab);
-    ask(&mut lab, member, FILTER, 1, 7);
-    lab.disks[0].faults.fail_next_sync = true;
-    lab.settle_but(1);
-    assert!(!lab.is_closed(member));
-    lab.settle();
-    assert!(lab.is_closed(member));
-    assert!(!lab.take_all(member).iter().any(|got| matches!(got, Got::Suback(..))));
+fn members() {
+    let at = |durability| {
+        let limits = Limits { durability, ..Limits::default() };
+        move |request| with_limits(kept(request), limits.clone())
+    };
+    run([
+        row("", "a member whose QoS rises waits for all shards", Lab::durable(2)).steps([
+            opens("writer@1", |request| request),
+            sends("member@0", ["kept", "subscribe $share/g/t/#"]),
+            posts("member@0", "subscribe $share/g/t/# qos1 id7"),
+            settles_but(1),
+            gets("member@0", []),
+            settles(),
+            gets("member@0", ["suback 7: 1"]),
+            asks("writer@1", "publish t/a 1 qos1", ["puback 1"]),
+            crashes(),
+            sends("member@0", ["kept"]),
+            reads("member@0", [1]),
+        ]),
+        row("", "after a start all shards know who keeps what", Lab::durable(3)).steps([
+            sends("member@0", ["kept", "subscribe $share/g/t/# qos1"]),
+            crashes(),
+            asks("writer@2", "publish t/a 1 qos1", ["puback 1"]),
+            crashes(),
+            sends("member@0", ["kept"]),
+            reads("member@0", [1]),
+        ]),
+        row("", "who asks again waits for the first answer too", Lab::durable(2)).steps([
+            asks_behind(1),
+            posts("member@0", "subscribe $share/g/t/# qos1 id8"),
+            settles_but(1),
+            gets("member@0", []),
+            settles(),
+            gets("member@0", ["suback 7: 1", "suback 8: 1"]),
+        ]),
+        row("", "a late answer is not for the next connection", Lab::durable(2)).steps([
+            asks_behind(1),
+            connects("member@0#2", kept),
+            gets("member@0#2", ["connack present"]),
+            is_closed("member@0"),
+        ]),
+        row("", "who waits when the journal fails is cut off", Lab::durable(2)).steps([
+            sends("member@0", ["kept"]),
+            posts("member@0", "subscribe $share/g/t/# qos1 id7"),
+            does(|stage| stage.lab.disks[0].faults.fail_next_sync = true),
+            settles_but(1),
+            is_open("member@0"),
+            settles(),
+            is_closed("member@0"),
+            does(|stage| {
+                let member = stage.conn("member@0");
+                let got = stage.lab.take_all(member);
+                assert!(!got.iter().any(|got| matches!(got, Got::Suback(..))), "{got:?}");
+            }),
+        ]),
+        row("", "messages are kept for a session that becomes durable", Lab::durable(2)).steps([
+            opens("member@0", at(Durability::Memory)),
+            sends("member@0", ["subscribe $share/g/t/# qos2"]),
+            opens("member@0", at(Durability::Fsync)),
+            asks("writer@1", "publish t/a 1 qos1", ["puback 1"]),
+            sends("writer@1", ["publish t/a 2 qos2 id2", "pubrel 2"]),
+            // At QoS 2 the client would take what has the packet id after a crash for a repetition.
+            gets("member@0", ["publish t/a 1 qos1 id1", "publish t/a 2 qos1 id2"]),
+            crashes(),
+            opens("member@0", at(Durability::Fsync)),
+            reads("member@0", [1, 2]),
+        ]),
+    ]);
 }
 
 #[test]
 fn while_very_many_wait_for_other_shards_no_subscribe_is_read() {
-    let mut lab = Lab::new(2);
-    let (_, member, _) = newcomer(&mut lab);
-    let mut asked = 0_u16;
-    while lab.pauses.is_empty() {
-        asked += 1;
-        ask(&mut lab, member, FILTER, 1, asked);
-    }
-    let (shard, slot) = lab.place(member);
-    lab.settle();
-    lab.shards[shard].on_bytes(slot, member, &[], lab.now_ms);
-    lab.settle();
-    let answers: Vec<Got> = (1..=asked).filter_map(|packet_id| suback(packet_id, 1)).collect();
-    assert_eq!(lab.take_all(member), answers);
-}
-
-#[test]
-fn a_session_that_becomes_durable_is_a_member_for_which_messages_are_kept() {
-    let mut lab = Lab::durable(2);
-    let id = lab.id_on(0, "member");
-    let at = |durability| {
-        let limits = Limits { durability, ..Limits::default() };
-        with_limits(persistent(&id), limits)
-    };
-    let member = lab.open(at(Durability::Memory));
-    assert_eq!(lab.subscribe(member, FILTER, 2), 2);
-    let member = lab.open(at(Durability::Fsync));
-    let publisher = lab.id_on(1, "publisher");
-    let publisher = lab.open(request(&publisher));
-    publish(&mut lab, publisher, "1");
-    lab.publish(publisher, "t/a", b"2", 2, 2);
-    lab.ack(publisher, AckKind::Pubrel, 2);
-    let qos: Vec<u8> = lab.received(member).iter().map(|received| received.qos).collect();
-    // At QoS 2 the client would take what has the packet id after a crash for a repetition.
-    assert_eq!(qos, [1, 1]);
-    lab.crash(Crash::Power);
-    let member = lab.open(at(Durability::Fsync));
-    assert_eq!(lab.payloads(member), ["1", "2"]);
+    run([row("", "a flood of SUBSCRIBEs", Lab::new(2)).steps([
+        sends("member@0", ["kept"]),
+        does(|stage| {
+            let member = stage.conn("member@0");
+            let mut asked = 0_u16;
+            while stage.lab.pauses.is_empty() {
+                asked += 1;
+                let text = format!("subscribe $share/g/t/# qos1 id{asked}");
+                crate::notation::with_packet(&text, |packet| stage.lab.send_only(member, packet));
+            }
+            stage.lab.settle();
+            stage.lab.bytes(member, &[]);
+            stage.lab.settle();
+            let answers: Vec<Got> = (1..=asked).map(|id| Got::Suback(id, vec![1])).collect();
+            assert_eq!(stage.lab.take_all(member), answers);
+        }),
+    ])]);
 }
 
 /// Full disks of all shards, and a group with a kept member that is away.
 fn full_disks(when_full: WhenFull) -> Lab {
     let mut lab = Lab::durable_with(2, Settings { when_full, ..Settings::default() });
     let member = lab.open(persistent("member"));
-    lab.subscribe(member, FILTER, 1);
+    lab.subscribe(member, "$share/g/t/#", 1);
     lab.cut(member);
     let publisher = lab.open(request("other"));
     for shard in 0..2 {
@@ -207,83 +170,83 @@ fn full_disks(when_full: WhenFull) -> Lab {
 }
 
 #[test]
-fn what_a_client_sends_with_each_connection_to_a_group_without_room_does_not_pile_up() {
-    for shard in 0..2 {
-        let mut lab = full_disks(WhenFull::Wait);
-        let id = lab.id_on(shard, "publisher");
-        for _ in 0..20 {
-            let publisher = lab.open(request(&id));
-            lab.publish(publisher, "t/a", b"1", 1, 1);
-            assert_eq!(lab.take(publisher), None);
-            lab.cut(publisher);
-        }
-        lab.disks.iter_mut().for_each(|disk| disk.faults.capacity_bytes = u64::MAX);
-        lab.pass_secs(3);
-        let publisher = lab.open(request(&id));
-        publish(&mut lab, publisher, "1");
-        let member = lab.open(persistent("member"));
-        assert_eq!(read_all(&mut lab, member), ["1"], "publisher on shard {shard}");
-    }
-}
-
-#[test]
-fn what_a_group_has_no_room_for_is_refused_before_anybody_has_it() {
-    for shard in 0..2 {
-        let mut lab = full_disks(WhenFull::Refuse);
-        let other = lab.open(request("other"));
-        lab.subscribe(other, "t/a", 1);
-        let publisher = lab.id_on(shard, "publisher");
-        let publisher = lab.open(request(&publisher));
-        lab.publish(publisher, "t/a", b"1", 1, 1);
-        let refused = Got::Ack(AckKind::Puback, 1, Reason::QUOTA_EXCEEDED);
-        assert_eq!(lab.take_all(publisher), [refused], "publisher on shard {shard}");
-        assert_eq!(lab.payloads(other), Vec::<String>::new(), "publisher on shard {shard}");
-    }
+fn groups_without_room() {
+    let rows = [0, 1].map(|shard| {
+        let writer = &format!("writer@{shard}");
+        let once = || {
+            all([
+                asks(writer, "publish t/a 1 qos1", []),
+                sends(writer, ["cut"]),
+                opens(writer, |own| own),
+            ])
+        };
+        let frees = |stage: &mut crate::rows::Stage| {
+            stage.lab.disks.iter_mut().for_each(|disk| disk.faults.capacity_bytes = u64::MAX);
+        };
+        [
+            row(
+                "",
+                format!("what each connection sends does not pile up, {shard}"),
+                full_disks(WhenFull::Wait),
+            )
+            .steps((0..20).map(|_| once()))
+            .steps([
+                does(frees),
+                passes(3),
+                sends(writer, ["cut"]),
+                opens(writer, |own| own),
+                asks(writer, "publish t/a 1 qos1", ["puback 1"]),
+                sends("member", ["kept"]),
+                reads_all("member", [1]),
+            ]),
+            row(
+                "",
+                format!("what is refused reaches nobody, {shard}"),
+                full_disks(WhenFull::Refuse),
+            )
+            .steps([
+                sends("other", ["subscribe t/a qos1"]),
+                asks(writer, "publish t/a 1 qos1", ["puback 1 quota_exceeded"]),
+                gets("other", []),
+            ]),
+        ]
+    });
+    run(rows.into_iter().flatten());
 }
 
 /// Somebody without the right to what a group is for is there all the time; who has it is away.
-fn nothing_is_lost_to_who_may_not_have_it(mut lab: Lab) {
+#[test]
+fn a_message_waits_for_the_member_that_may_have_it() {
     let user = |name: &str, filter| rule(Who::User(name.into()), Permission::ReadWrite, filter);
     let access = Access::compile(&[user("owner", "#"), user("intruder", "open/#")]);
     let access = access.expect("sound rules").accepting_all_subscriptions(true);
-    lab.shards.iter_mut().for_each(|shard| shard.set_access(access.clone()));
-    let of = |name: &str, id: &str| ConnectRequest {
-        username: Some(name.into()),
-        is_proved: true,
-        ..persistent(id)
+    let of = |name: &'static str| {
+        move |request| ConnectRequest { username: Some(name.into()), ..kept(request) }
     };
-    let owner = lab.open(of("owner", "owner"));
-    lab.subscribe(owner, FILTER, 1);
-    lab.cut(owner);
-    let intruder = lab.open(of("intruder", "intruder"));
-    lab.subscribe(intruder, FILTER, 1);
-    let publisher = lab.open(of("owner", "publisher"));
-    for number in 1..=20 {
-        let payload = number.to_string();
-        lab.publish(publisher, "t/a", payload.as_bytes(), 1, number);
-    }
-    lab.pass_secs(3);
-    assert_eq!(lab.payloads(intruder), Vec::<String>::new());
-    let owner = lab.connect(of("owner", "owner"));
-    lab.pass_secs(3);
-    let mut got = read_all(&mut lab, owner);
-    got.sort_by_key(|number| number.parse::<u32>().unwrap_or_default());
-    assert_eq!(got, rig::texts(1..21));
-    assert_eq!(lab.total(|m| &m.dropped_group), 0);
-}
-
-#[test]
-fn a_message_waits_for_the_member_that_may_have_it() {
-    for shard_count in [1, 3] {
-        nothing_is_lost_to_who_may_not_have_it(Lab::new(shard_count));
-    }
-}
-
-#[test]
-fn a_message_in_the_journal_waits_for_the_member_that_may_have_it() {
-    for shard_count in [1, 3] {
-        nothing_is_lost_to_who_may_not_have_it(Lab::durable(shard_count));
-    }
+    let labs = [Lab::new(1), Lab::new(3), Lab::durable(1), Lab::durable(3)];
+    run([row("", "an intruder is there, the owner is away", labs).steps([
+        crate::rows::rules(access),
+        opens("owner", of("owner")),
+        sends("owner", ["subscribe $share/g/t/# qos1", "cut"]),
+        opens("intruder", of("intruder")),
+        sends("intruder", ["subscribe $share/g/t/# qos1"]),
+        opens("writer", of("owner")),
+        sends("writer", (1..=20).map(|number| format!("publish t/a {number} qos1 id{number}"))),
+        passes(3),
+        gets("intruder", []),
+        opens("owner", of("owner")),
+        passes(3),
+        does(|stage| {
+            let owner = stage.conn("owner");
+            let mut got: Vec<u32> = rig::read_all(&mut stage.lab, owner)
+                .iter()
+                .filter_map(|payload| payload.parse().ok())
+                .collect();
+            got.sort_unstable();
+            assert_eq!(got, (1..21).collect::<Vec<_>>());
+        }),
+        counts(|m| &m.dropped_group, 0),
+    ])]);
 }
 
 /// What leads to it stands in the tables of other shards until they hear of it, and here until its

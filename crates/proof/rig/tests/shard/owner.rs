@@ -1,271 +1,173 @@
 //! A session belongs to the user who made it, and what waits for it is judged by the rules of now.
 
+use crate::rows::{
+    Step, all, asks, connects, counts, crashes, does, everyone, gets, is_closed, is_open, kept,
+    opens, passes, posts, reads, row, rules, run, sends, settles, v311, waits_ms,
+};
 use broker::{ConnectRequest, Event, SessionOwner, Settings};
-use codec::{AckKind, Reason, Version};
-use policy::Access;
-use policy::{Permission, Rule, Who};
-use rig::{Conn, Got, Lab, of_version, persistent, request, rule};
+use policy::{Access, Permission};
+use rig::Lab;
 use session::Dropped;
-use storage::testing::Crash;
 
 /// A kept session of a user; nobody has a user name if it is empty.
-fn of_user(username: &str, client_id: &str) -> ConnectRequest {
-    let username = Some(username).filter(|name| !name.is_empty()).map(Into::into);
-    ConnectRequest { username, ..persistent(client_id) }
+fn user(name: &'static str) -> impl Fn(ConnectRequest) -> ConnectRequest + 'static {
+    let username = Some(name).filter(|name| !name.is_empty());
+    move |request| ConnectRequest { username: username.map(Into::into), ..kept(request) }
 }
 
-/// Anna's session, away, with a message in its queue.
-fn leave_a_message(lab: &mut Lab, owner: &str) {
-    let anna = lab.open(of_user(owner, "phone"));
-    lab.subscribe(anna, "t/#", 1);
-    lab.cut(anna);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "t/1", b"secret", 1, 1);
+/// Leaves a session, away, with a message in its queue.
+fn leaves_a_message(owner: &'static str) -> Step {
+    all([
+        opens("phone", user(owner)),
+        sends("phone", ["subscribe t/# qos1", "cut"]),
+        sends("writer", ["publish t/1 secret qos1"]),
+    ])
 }
 
-fn is_refused(lab: &mut Lab, request: ConnectRequest) -> bool {
-    let conn = lab.connect(request);
-    match &lab.take_all(conn)[..] {
-        [Got::Connack { reason: Reason::NOT_AUTHORIZED, session_present: false, .. }] => {
-            assert!(lab.is_closed(conn));
-            true
-        }
-        [Got::Connack { reason: Reason::SUCCESS, .. }, ..] => {
-            lab.cut(conn);
-            false
-        }
-        other => panic!("expected a CONNACK, got {other:?}"),
-    }
+fn is_refused(with: impl Fn(ConnectRequest) -> ConnectRequest + 'static) -> Step {
+    let refused = "phone#stranger";
+    all([connects(refused, with), gets(refused, ["connack not_authorized"]), is_closed(refused)])
 }
 
 /// Resumes the session and reads what has waited.
-fn resume(lab: &mut Lab, request: ConnectRequest) -> (Conn, Vec<String>) {
-    let conn = lab.connect(request);
-    match lab.take(conn) {
-        Some(Got::Connack { session_present: true, reason: Reason::SUCCESS, .. }) => {}
-        other => panic!("expected the session, got {other:?}"),
-    }
-    let payloads = lab.payloads(conn);
-    (conn, payloads)
+fn resumes(owner: &'static str) -> Step {
+    let got = ["connack present", "publish t/1 secret qos1 id1"];
+    all([connects("phone", user(owner)), gets("phone", got)])
 }
 
 #[test]
-fn another_user_neither_gets_a_session_nor_ends_it() {
-    let mut lab = Lab::new(2);
-    leave_a_message(&mut lab, "anna");
-    let clean = ConnectRequest { clean_start: true, ..of_user("eve", "phone") };
-    for stranger in [of_user("eve", "phone"), clean, of_user("", "phone")] {
-        assert!(is_refused(&mut lab, stranger));
-    }
-    assert_eq!(lab.total(|m| &m.strangers), 3);
-    let reported = lab.events.iter().filter(
-        |event| matches!(event, Event::Stranger { client_id, .. } if &**client_id == "phone"),
-    );
-    assert_eq!(reported.count(), 3);
-    assert_eq!(resume(&mut lab, of_user("anna", "phone")).1, ["secret"]);
-}
-
-#[test]
-fn another_user_does_not_take_a_connection_over() {
-    let mut lab = Lab::new(1);
-    let anna = lab.open(of_user("anna", "phone"));
-    lab.subscribe(anna, "t", 0);
-    assert!(is_refused(&mut lab, of_user("eve", "phone")));
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "t", b"1", 0, 0);
-    assert_eq!(lab.payloads(anna), ["1"]);
-    assert_eq!(lab.total(|m| &m.takeovers), 0);
-    // She herself may come from elsewhere.
-    lab.open(of_user("anna", "phone"));
-    assert!(lab.is_closed(anna));
-}
-
-#[test]
-fn a_stranger_of_mqtt_3_is_answered_in_its_own_version() {
-    let mut lab = Lab::new(1);
-    lab.open(of_user("anna", "phone"));
-    let stranger = lab.connect(of_version(Version::V311, "phone"));
-    let refused = Got::Connack {
-        session_present: false,
-        reason: Reason::from_connack_v3(5).expect("a code of MQTT 3"),
-        properties: Vec::new(),
+fn owners() {
+    let clean = |request| ConnectRequest { clean_start: true, ..user("eve")(request) };
+    let unproved = |request| ConnectRequest { is_proved: false, ..user("anna")(request) };
+    let brief = |request| ConnectRequest { session_expiry_secs: 1, ..user("anna")(request) };
+    let owned = |session_owner| {
+        Lab::with(1, Settings { session_owner, ..Settings::default() }, Access::open())
     };
-    assert_eq!(lab.take_all(stranger), [refused]);
+    let is_reported = |event: &&Event| matches!(event, Event::Stranger { client_id, .. } if &**client_id == "phone");
+    run([
+        row("", "another user neither gets a session nor ends it", Lab::new(2)).steps([
+            leaves_a_message("anna"),
+            is_refused(user("eve")),
+            is_refused(clean),
+            is_refused(user("")),
+            is_refused(unproved),
+            counts(|m| &m.strangers, 4),
+            does(move |stage| {
+                assert_eq!(stage.lab.events.iter().filter(is_reported).count(), 4);
+            }),
+            resumes("anna"),
+        ]),
+        row("", "another user does not take a connection over", Lab::new(1)).steps([
+            opens("phone", user("anna")),
+            sends("phone", ["subscribe t"]),
+            is_refused(user("eve")),
+            is_refused(v311),
+            sends("writer", ["publish t 1"]),
+            reads("phone", [1]),
+            counts(|m| &m.takeovers, 0),
+            // She herself may come from elsewhere.
+            opens("phone#2", user("anna")),
+            is_closed("phone"),
+        ]),
+        row("", "a session without a user is for those without a user name", Lab::new(1)).steps([
+            leaves_a_message(""),
+            is_refused(user("anna")),
+            resumes(""),
+        ]),
+        row(
+            "",
+            "where all have names, the first adopts what was made without one",
+            owned(SessionOwner::User { may_adopt: true }),
+        )
+        .steps([leaves_a_message(""), resumes("anna"), is_refused(user("bob"))]),
+        row("", "a session may be anybody's", owned(SessionOwner::Anybody))
+            .steps([leaves_a_message("anna"), resumes("bob")]),
+        row("", "a session that has expired is nobody's", Lab::new(1)).steps([
+            opens("phone", brief),
+            sends("phone", ["cut"]),
+            waits_ms(2000),
+            opens("phone", user("eve")),
+        ]),
+        row("", "the owner outlives a crash", Lab::durable(2)).steps([
+            leaves_a_message("anna"),
+            crashes(),
+            is_refused(user("eve")),
+            is_refused(user("")),
+            resumes("anna"),
+        ]),
+    ]);
+}
+
+fn hides() -> Step {
+    rules(everyone([(Permission::ReadWrite, "#"), (Permission::Deny, "t/hidden")]))
+}
+
+fn is_back_to<const N: usize>(packets: [&str; N]) -> Step {
+    all([connects("reader", kept), gets("reader", packets)])
 }
 
 #[test]
-fn a_name_that_nobody_has_proved_owns_nothing() {
-    let mut lab = Lab::new(1);
-    leave_a_message(&mut lab, "anna");
-    let stated = ConnectRequest { is_proved: false, ..of_user("anna", "phone") };
-    assert!(is_refused(&mut lab, stated));
-}
-
-#[test]
-fn a_session_without_a_user_name_is_for_those_who_have_none() {
-    let mut lab = Lab::new(1);
-    leave_a_message(&mut lab, "");
-    assert!(is_refused(&mut lab, of_user("anna", "phone")));
-    assert_eq!(resume(&mut lab, of_user("", "phone")).1, ["secret"]);
-}
-
-#[test]
-fn where_everybody_has_a_name_the_first_adopts_what_was_made_without_one() {
-    let session_owner = SessionOwner::User { may_adopt: true };
-    let settings = Settings { session_owner, ..Settings::default() };
-    let mut lab = Lab::with(1, settings, Access::open());
-    leave_a_message(&mut lab, "");
-    let (anna, payloads) = resume(&mut lab, of_user("anna", "phone"));
-    assert_eq!(payloads, ["secret"]);
-    lab.cut(anna);
-    assert!(is_refused(&mut lab, of_user("bob", "phone")));
-}
-
-#[test]
-fn a_session_may_be_anybodys() {
-    let settings = Settings { session_owner: SessionOwner::Anybody, ..Settings::default() };
-    let mut lab = Lab::with(1, settings, Access::open());
-    leave_a_message(&mut lab, "anna");
-    assert_eq!(resume(&mut lab, of_user("bob", "phone")).1, ["secret"]);
-}
-
-#[test]
-fn a_session_that_has_expired_is_nobodys() {
-    let mut lab = Lab::new(1);
-    let short = ConnectRequest { session_expiry_secs: 1, ..of_user("anna", "phone") };
-    let anna = lab.open(short);
-    lab.cut(anna);
-    lab.now_ms += 2000;
-    assert!(!is_refused(&mut lab, of_user("eve", "phone")));
-}
-
-#[test]
-fn the_owner_outlives_a_crash() {
-    let mut lab = Lab::durable(2);
-    leave_a_message(&mut lab, "anna");
-    lab.settle();
-    lab.crash(Crash::Kill);
-    assert!(is_refused(&mut lab, of_user("eve", "phone")));
-    assert!(is_refused(&mut lab, of_user("", "phone")));
-    assert_eq!(resume(&mut lab, of_user("anna", "phone")).1, ["secret"]);
-}
-
-// What waits is judged by the rules of now.
-
-fn rules_without(hidden: &str) -> Access {
-    let rules: [Rule; 2] = [
-        rule(Who::Everyone, Permission::ReadWrite, "#"),
-        rule(Who::Everyone, Permission::Deny, hidden),
-    ];
-    Access::compile(&rules).expect("sound rules")
-}
-
-fn dropped(lab: &Lab) -> u64 {
-    let denied = lab.events.iter().map(|event| match event {
-        Event::Dropped { reason: Dropped::Denied, count, .. } => *count,
-        _ => 0,
-    });
-    denied.sum()
-}
-
-fn set_rules(lab: &mut Lab, access: &Access) {
-    for shard in &mut lab.shards {
-        shard.set_access(access.clone());
-    }
-}
-
-fn queued_messages_are_judged_again(mut lab: Lab) {
-    let reader = lab.open(persistent("reader"));
-    lab.subscribe(reader, "t/#", 1);
-    lab.cut(reader);
-    let publisher = lab.open(request("publisher"));
-    for (number, topic) in ["t/1", "t/hidden", "t/2"].into_iter().enumerate() {
-        lab.publish(publisher, topic, topic.as_bytes(), 1, number as u16 + 1);
-    }
-    lab.settle();
-    set_rules(&mut lab, &rules_without("t/hidden"));
-    let (reader, payloads) = resume(&mut lab, persistent("reader"));
-    assert_eq!(payloads, ["t/1", "t/2"]);
-    assert_eq!(lab.total(|m| &m.dropped_denied), 1);
-    lab.pass_secs(2);
-    assert_eq!(dropped(&lab), 1);
-    // It is gone for good: with the old rules it does not come back.
-    set_rules(&mut lab, &Access::open());
-    lab.cut(reader);
-    let again = lab.connect(persistent("reader"));
-    assert!(!lab.payloads(again).contains(&"t/hidden".into()));
-}
-
-#[test]
-fn queued_messages_are_judged_by_the_rules_of_now() {
-    queued_messages_are_judged_again(Lab::new(1));
-}
-
-#[test]
-fn messages_queued_in_the_journal_are_judged_by_the_rules_of_now() {
-    queued_messages_are_judged_again(Lab::durable(1));
-}
-
-#[test]
-fn what_is_in_flight_is_not_sent_again_to_who_may_not_have_it_any_more() {
-    let mut lab = Lab::new(1);
-    let reader = lab.open(persistent("reader"));
-    lab.subscribe(reader, "t/#", 2);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "t/hidden", b"1", 1, 1);
-    lab.publish(publisher, "t/hidden", b"2", 2, 2);
-    lab.ack(publisher, AckKind::Pubrel, 2);
-    lab.publish(publisher, "t/ok", b"3", 1, 3);
-    assert_eq!(lab.payloads(reader), ["1", "2", "3"]);
-    lab.cut(reader);
-    set_rules(&mut lab, &rules_without("t/hidden"));
-    let reader = lab.connect(persistent("reader"));
-    let sent = lab.take_all(reader);
-    // The packet id of QoS 2 is let go of in order, so that the client can use it again.
-    assert_eq!(sent[1], Got::Ack(AckKind::Pubrel, 2, Reason::SUCCESS));
-    assert!(matches!(&sent[2..], [Got::Publish(resent)] if resent.payload == b"3" && resent.dup));
-    lab.ack(reader, AckKind::Pubcomp, 2);
-    lab.ack(reader, AckKind::Puback, 3);
-    assert!(!lab.is_closed(reader));
-    assert_eq!(lab.total(|m| &m.dropped_denied), 2);
-}
-
-#[test]
-fn what_waits_for_the_journal_is_judged_when_it_leaves() {
-    let mut lab = Lab::durable(1);
-    let reader = lab.open(persistent("reader"));
-    lab.subscribe(reader, "t/#", 2);
-    let publisher = lab.open(request("publisher"));
-    for (packet_id, topic) in [(1, "t/hidden"), (2, "t/ok")] {
-        lab.send_only(publisher, &rig::publish(topic, topic.as_bytes(), 2, packet_id));
-    }
-    // It has its packet id, and waits until the disk has that, too.
-    lab.settle_mail();
-    assert_eq!(lab.payloads(reader), Vec::<String>::new());
-    set_rules(&mut lab, &rules_without("t/hidden"));
-    lab.settle();
-    assert_eq!(lab.payloads(reader), ["t/ok"]);
-    assert_eq!(lab.total(|m| &m.dropped_denied), 1);
-}
-
-#[test]
-fn what_was_let_go_of_because_of_rules_does_not_come_again_after_a_crash() {
-    let mut lab = Lab::durable(1);
-    let reader = lab.open(persistent("reader"));
-    lab.subscribe(reader, "t/#", 2);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "t/hidden", b"1", 2, 1);
-    lab.ack(publisher, AckKind::Pubrel, 1);
-    assert_eq!(lab.payloads(reader), ["1"]);
-    lab.cut(reader);
-    set_rules(&mut lab, &rules_without("t/hidden"));
-    let reader = lab.connect(persistent("reader"));
-    let sent = lab.take_all(reader);
-    // The client may use the packet id for something new from here on.
-    assert_eq!(sent[1..], [Got::Ack(AckKind::Pubrel, 1, Reason::SUCCESS)]);
-    lab.crash(Crash::Kill);
-    let reader = lab.connect(persistent("reader"));
-    assert_eq!(lab.take_all(reader)[1..], [Got::Ack(AckKind::Pubrel, 1, Reason::SUCCESS)]);
-    lab.ack(reader, AckKind::Pubcomp, 1);
-    assert!(!lab.is_closed(reader));
+fn rules_of_now() {
+    run([
+        row("", "queued messages are judged again", [Lab::new(1), Lab::durable(1)]).steps([
+            sends("reader", ["kept", "subscribe t/# qos1", "cut"]),
+            sends(
+                "writer",
+                ["publish t/1 1 qos1", "publish t/hidden x qos1", "publish t/2 2 qos1"],
+            ),
+            hides(),
+            is_back_to(["connack present", "publish t/1 1 qos1 id1", "publish t/2 2 qos1 id2"]),
+            counts(|m| &m.dropped_denied, 1),
+            passes(2),
+            does(|stage| {
+                let denied = stage.lab.events.iter().map(|event| match event {
+                    Event::Dropped { reason: Dropped::Denied, count, .. } => *count,
+                    _ => 0,
+                });
+                assert_eq!(denied.sum::<u64>(), 1);
+            }),
+            // It is gone for good: with the old rules it does not come back.
+            rules(Access::open()),
+            sends("reader", ["cut", "kept"]),
+            reads("reader", [1, 2]),
+        ]),
+        row("", "what is in flight is not sent again without the right", Lab::new(1)).steps([
+            sends("reader", ["kept", "subscribe t/# qos2"]),
+            sends("writer", ["publish t/hidden 1 qos1", "publish t/hidden 2 qos2", "pubrel 1"]),
+            sends("writer", ["publish t/ok 3 qos1"]),
+            reads("reader", [1, 2, 3]),
+            sends("reader", ["cut"]),
+            hides(),
+            // The packet id of QoS 2 is let go of in order, so that the client can use it again.
+            is_back_to(["connack present", "pubrel 2", "publish t/ok 3 qos1 id3 dup"]),
+            sends("reader", ["pubcomp 2", "puback 3"]),
+            is_open("reader"),
+            counts(|m| &m.dropped_denied, 2),
+        ]),
+        row("", "what waits for the journal is judged when it leaves", Lab::durable(1)).steps([
+            sends("reader", ["kept", "subscribe t/# qos2"]),
+            posts("writer", "publish t/hidden x qos2 id1"),
+            posts("writer", "publish t/ok y qos2 id2"),
+            // It has its packet id, and waits until the disk has that, too.
+            does(|stage| stage.lab.settle_mail()),
+            gets("reader", []),
+            hides(),
+            settles(),
+            reads("reader", ["y"]),
+            counts(|m| &m.dropped_denied, 1),
+        ]),
+        row("", "what was let go of does not come again after a crash", Lab::durable(1)).steps([
+            sends("reader", ["kept", "subscribe t/# qos2"]),
+            sends("writer", ["publish t/hidden 1 qos2", "pubrel 1"]),
+            reads("reader", [1]),
+            sends("reader", ["cut"]),
+            hides(),
+            // The client may use the packet id for something new from here on.
+            is_back_to(["connack present", "pubrel 1"]),
+            crashes(),
+            is_back_to(["connack present", "pubrel 1"]),
+            asks("reader", "pubcomp 1", []),
+            is_open("reader"),
+        ]),
+    ]);
 }

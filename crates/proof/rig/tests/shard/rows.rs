@@ -23,9 +23,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::notation::{payload_of, text_of, with_packet};
 use broker::{ConnectRequest, Figure, Limits, Metrics};
-use codec::{Packet, Reason, Version};
+use codec::{AckKind, Packet, Reason, Version};
 use policy::{Access, Permission, Who};
-use rig::{Conn, Got, Lab, publish_numbers, read_all, request, rule, with_limits};
+use rig::{Conn, Got, Lab, Received, publish_numbers, request, rule, with_limits};
 use storage::testing::Crash;
 
 /// A case.
@@ -197,31 +197,31 @@ pub(crate) fn gets<const N: usize>(name: &str, packets: [&str; N]) -> Step {
     })
 }
 
-/// Sends packets, and gets exactly these.
+/// Sends a packet, and gets exactly these.
 pub(crate) fn asks<const N: usize>(name: &str, packet: &str, answers: [&str; N]) -> Step {
-    let (sends, gets) = (sends(name, [packet]), gets(name, answers));
-    step(format!("{name} asks {packet}"), move |stage| {
-        (sends.act)(stage)?;
-        (gets.act)(stage)
-    })
+    all([sends(name, [packet]), gets(name, answers)])
 }
 
 /// These payloads have come since it looked last; other packets do not matter.
 pub(crate) fn reads<T: ToString>(name: &str, payloads: impl IntoIterator<Item = T>) -> Step {
     let expected: Vec<String> = payloads.into_iter().map(|payload| payload.to_string()).collect();
-    of(name, "reads", move |stage, conn| same("payloads", expected.clone(), stage.payloads(conn)))
+    of(name, "reads", move |stage, conn| {
+        let got = stage.received(conn);
+        same("payloads", expected.clone(), got.iter().map(payload_of).collect())
+    })
 }
 
 /// So many messages have come since it looked last.
 pub(crate) fn reads_count(name: &str, count: usize) -> Step {
-    of(name, "reads", move |stage, conn| same("count", count, stage.payloads(conn).len()))
+    of(name, "reads", move |stage, conn| same("count", count, stage.received(conn).len()))
 }
 
-/// Acknowledges QoS 1 until nothing comes any more, and has read these payloads then.
+/// Acknowledges until nothing comes any more, and has read these payloads then.
 pub(crate) fn reads_all<T: ToString>(name: &str, payloads: impl IntoIterator<Item = T>) -> Step {
     let expected: Vec<String> = payloads.into_iter().map(|payload| payload.to_string()).collect();
     of(name, "reads all", move |stage, conn| {
-        same("payloads", expected.clone(), read_all(&mut stage.lab, conn))
+        let read = stage.read_all(conn);
+        same("payloads", expected.clone(), read.iter().map(payload_of).collect())
     })
 }
 
@@ -248,6 +248,17 @@ pub(crate) fn pauses<const N: usize>(name: &str, expected_ms: [u64; N]) -> Step 
 pub(crate) fn does(act: impl Fn(&mut Stage) + 'static) -> Step {
     step("does".into(), move |stage| {
         act(stage);
+        Ok(())
+    })
+}
+
+/// Several steps that belong together.
+pub(crate) fn all<const N: usize>(steps: [Step; N]) -> Step {
+    let says = steps.first().map(|step| step.says.clone()).unwrap_or_default();
+    step(format!("{says} and more"), move |stage| {
+        for Step { says, act } in &steps {
+            act(stage).map_err(|why| format!("  {says}\n{why}"))?;
+        }
         Ok(())
     })
 }
@@ -398,12 +409,39 @@ impl Stage {
         std::mem::take(self.look(conn))
     }
 
-    fn payloads(&mut self, conn: Conn) -> Vec<String> {
+    /// New shards on the same disks.
+    pub(crate) fn restart(&mut self) {
+        self.lab.restart();
+        self.conns.clear();
+    }
+
+    /// Messages since it looked last.
+    pub(crate) fn received(&mut self, conn: Conn) -> Vec<Received> {
         let received = self.taken(conn).into_iter().filter_map(|got| match got {
-            Got::Publish(received) => Some(payload_of(&received)),
+            Got::Publish(received) => Some(received),
             _ => None,
         });
         received.collect()
+    }
+
+    /// Acknowledges until nothing comes any more.
+    pub(crate) fn read_all(&mut self, conn: Conn) -> Vec<Received> {
+        let mut read = Vec::new();
+        loop {
+            let received = self.received(conn);
+            if received.is_empty() {
+                return read;
+            }
+            for publish in &received {
+                let kinds: &[_] = match publish.qos {
+                    0 => &[],
+                    1 => &[AckKind::Puback],
+                    _ => &[AckKind::Pubrec, AckKind::Pubcomp],
+                };
+                kinds.iter().for_each(|kind| self.lab.ack(conn, *kind, publish.packet_id));
+            }
+            read.extend(received);
+        }
     }
 }
 
