@@ -14,18 +14,6 @@ use session::Overflow;
 #[test]
 fn windows() {
     run([
-        row("MQTT-3.3.4-9", "no more than the receive maximum is in flight", Lab::new(2)).steps([
-            opens("reader", |request| ConnectRequest { receive_max: 3, ..request }),
-            sends("reader", ["subscribe t qos1"]),
-            numbers("writer", "t", 0..10),
-            gets(
-                "reader",
-                ["publish t 0 qos1 id1", "publish t 1 qos1 id2", "publish t 2 qos1 id3"],
-            ),
-            asks("reader", "puback 2", ["publish t 3 qos1 id4"]),
-            sends("reader", ["puback 1", "puback 3"]),
-            reads("reader", [4, 5]),
-        ]),
         row("MQTT-4.4.0-1", "what is not acknowledged comes again with DUP", Lab::new(1)).steps([
             sends("reader", ["kept", "subscribe t qos2"]),
             sends("writer", (1..=3).map(|id| format!("publish t x qos2 id{id}"))),

@@ -4,16 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::rows::{
-    Step, asks, counts, does, everyone, gets, is_closed, is_open, opens, passes, pauses, reads,
-    reads_count, row, rules, run, sends, settles,
+    Step, asks, connects, counts, does, everyone, gets, is_closed, is_open, opens, passes, pauses,
+    reads, reads_count, row, rules, run, sends, settles, v311,
 };
 use broker::{ConnectRequest, Ended, Event, Limits, Memory, Name, Reauthenticated, Settings};
 use codec::{Auth, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version, Will};
-use policy::{Access, Attribute, Attributes, Permission, Principal, Revocation, Who};
-use rig::{
-    Conn, Got, Lab, admit, connect_packet, of_version, persistent, request, retained, rule,
-    with_limits,
-};
+use policy::{Access, Attribute, Attributes, Permission, Principal, Revocation};
+use rig::{Conn, Got, Lab, admit, connect_packet, persistent, request, retained, with_limits};
 use session::Rate;
 
 fn with_will(id: &str, delay_secs: u32, expiry_secs: u32) -> ConnectRequest {
@@ -72,9 +69,6 @@ fn wills() {
                 reads("watcher", ["will"]),
                 counts(|m| &m.takeovers, 2),
             ]),
-        row("MQTT-3.14.4-3", "a goodbye takes the will away", Lab::new(2))
-            .steps(dying(0, 100))
-            .steps([sends("client", ["disconnect"]), gets("watcher", [])]),
         row("", "a goodbye with reason 0x04 does not take the will away", Lab::new(2))
             .steps(dying(0, 100))
             .steps([sends("client", ["disconnect with_will"]), reads("watcher", ["will"])]),
@@ -129,96 +123,94 @@ fn silence_and_expiry() {
     }
 }
 
-#[test]
-fn shutdown_and_kick_say_why() {
-    let mut lab = Lab::new(1);
-    let first = lab.open(request("first"));
-    let second = lab.open(of_version(Version::V311, "second"));
-    let now_ms = lab.now_ms;
-    assert!(lab.shards[0].on_kick(Name::first("first"), now_ms));
-    assert!(!lab.shards[0].on_kick(Name::first("nobody"), now_ms));
-    lab.settle();
-    assert_eq!(lab.take_all(first), [Got::Disconnect(Reason::ADMINISTRATIVE_ACTION)]);
-    let third = lab.open(request("third"));
-    lab.shards[0].on_shutdown(now_ms);
-    lab.settle();
-    assert_eq!(lab.take_all(third), [Got::Disconnect(Reason::SERVER_SHUTTING_DOWN)]);
-    assert_eq!(lab.take_all(second), [], "3.1.1 has no such packet");
-    assert!(lab.is_closed(second) && lab.is_closed(third));
-    let ended = |event: &Event| match event {
-        Event::Disconnected { ended, .. } => Some(ended.clone()),
-        _ => None,
-    };
-    let ended: Vec<_> = lab.events.iter().filter_map(ended).collect();
-    assert_eq!(ended, [Ended::Administrative, Ended::Shutdown, Ended::Shutdown]);
+/// A client that is vouched for by these.
+fn vouched(
+    revocations: impl IntoIterator<Item = Revocation>,
+) -> impl Fn(ConnectRequest) -> ConnectRequest + 'static {
+    let revocations = revocations.into_iter().collect();
+    let principal = Principal { revocations, ..Principal::default() };
+    move |request| ConnectRequest {
+        clean_start: false,
+        session_expiry_secs: 60,
+        principal: Some(Box::new(principal.clone())),
+        ..request
+    }
 }
 
 #[test]
 fn revoked_credentials_end_their_connections_and_leave_sessions() {
-    let mut lab = Lab::new(1);
-    let revocation = Revocation::default();
-    let with = |id: &str, revocations: &[&Revocation]| ConnectRequest {
-        session_expiry_secs: 60,
-        principal: Some(Box::new(Principal {
-            revocations: revocations.iter().copied().cloned().collect(),
-            ..Principal::default()
-        })),
-        ..request(id)
+    let (revocation, other) = (Revocation::default(), Revocation::default());
+    let revoked = || {
+        does(|stage| {
+            let now_ms = stage.lab.now_ms;
+            stage.lab.shards[0].on_revoked(now_ms);
+            stage.lab.settle();
+        })
     };
-    let other = Revocation::default();
-    let both = lab.open(with("both", &[&other, &revocation]));
-    let stays = lab.open(with("stays", &[&other]));
-    let none = lab.open(request("none"));
-    revocation.revoke();
-    let now_ms = lab.now_ms;
-    lab.shards[0].on_revoked(now_ms);
-    lab.settle();
-    assert!(lab.is_closed(both) && !lab.is_closed(stays) && !lab.is_closed(none));
-    // What vouches for the client now is what counts.
-    let again = lab.open(ConnectRequest { clean_start: false, ..with("both", &[&other]) });
-    lab.shards[0].on_revoked(now_ms);
-    lab.settle();
-    assert!(!lab.is_closed(again));
+    run([row("", "two are revoked", Lab::new(1)).steps([
+        opens("both", vouched([other.clone(), revocation.clone()])),
+        opens("stays", vouched([other.clone()])),
+        does(move |_| revocation.revoke()),
+        revoked(),
+        is_closed("both"),
+        is_open("stays"),
+        // What vouches for the client now is what counts.
+        connects("both", vouched([other])),
+        gets("both", ["connack present"]),
+        revoked(),
+        is_open("both"),
+    ])]);
 }
 
 #[test]
 fn a_credential_that_is_renewed_in_time_keeps_the_connection() {
-    let access = [rule(Who::Everyone, Permission::ReadWrite, "%{attributes.site}/#")];
-    let access = Access::compile(&access).expect("sound rules");
-    let mut lab = Lab::with(1, Settings::default(), access);
-    let principal = |site: &str, expires_at_ms| Principal {
+    let everyone = everyone([(Permission::ReadWrite, "%{attributes.site}/#")]);
+    let start_ms = Lab::new(1).now_ms;
+    let principal = move |site: &str, secs: u64| Principal {
         attributes: Attributes::new([("site".into(), Attribute::Text(site.into()))]),
-        expires_at_ms: Some(expires_at_ms),
+        expires_at_ms: Some(start_ms + secs * 1000),
         provider: Some(7),
         ..Principal::default()
     };
-    let start_ms = lab.now_ms;
-    let client = lab.open(ConnectRequest {
-        username: Some("anna".into()),
-        auth_method: Some("OAUTH2-JWT".into()),
-        principal: Some(Box::new(principal("berlin", start_ms + 5_000))),
-        ..request("c")
-    });
-    assert_eq!(lab.subscribe(client, "berlin/#", 1), 1);
-    re_authenticate(&mut lab, client, "OAUTH2-JWT", b"new");
-    let ask = lab.asked.pop().expect("asked");
-    assert_eq!((ask.username.as_deref(), ask.provider), (Some("anna"), Some(7)));
-    let renewed = Reauthenticated::Renewed(Box::new(principal("bonn", start_ms + 20_000)));
-    lab.shards[0].on_reauthenticated(ask.slot, ask.connection, &renewed, start_ms);
-    lab.settle();
-    lab.take_all(client);
-    lab.pass_secs(10);
-    assert!(!lab.is_closed(client), "the first would have ended");
-    assert_eq!(lab.subscribe(client, "bonn/#", 1), 1, "with the rights of the new one");
-    let publisher = lab.open(ConnectRequest {
-        principal: Some(Box::new(Principal { is_superuser: true, ..Principal::default() })),
-        ..request("publisher")
-    });
-    lab.publish(publisher, "berlin/x", b"old", 0, 0);
-    lab.publish(publisher, "bonn/x", b"new", 0, 0);
-    assert_eq!(lab.payloads(client), ["new"]);
-    lab.pass_secs(11);
-    assert_eq!(lab.take_all(client), [Got::Disconnect(Reason::NOT_AUTHORIZED)]);
+    let admin = Principal { is_superuser: true, ..Principal::default() };
+    run([row("", "five seconds, then twenty", Lab::with(1, Settings::default(), everyone)).steps(
+        [
+            opens("c", move |request| ConnectRequest {
+                username: Some("anna".into()),
+                auth_method: Some("OAUTH2-JWT".into()),
+                principal: Some(Box::new(principal("berlin", 5))),
+                ..request
+            }),
+            sends("c", ["subscribe berlin/# qos1"]),
+            does(move |stage| {
+                let conn = stage.conn("c");
+                re_authenticate(&mut stage.lab, conn, "OAUTH2-JWT", b"new");
+                let ask = stage.lab.asked.pop().expect("asked");
+                assert_eq!((ask.username.as_deref(), ask.provider), (Some("anna"), Some(7)));
+                let renewed = Reauthenticated::Renewed(Box::new(principal("bonn", 20)));
+                stage.lab.shards[0].on_reauthenticated(
+                    ask.slot,
+                    ask.connection,
+                    &renewed,
+                    start_ms,
+                );
+                stage.lab.settle();
+                stage.taken_by("c");
+            }),
+            // The first would have ended.
+            passes(10),
+            is_open("c"),
+            sends("c", ["subscribe bonn/# qos1"]),
+            opens("writer", move |request| ConnectRequest {
+                principal: Some(Box::new(admin.clone())),
+                ..request
+            }),
+            sends("writer", ["publish berlin/x old", "publish bonn/x new"]),
+            gets("c", ["publish bonn/x new"]),
+            passes(11),
+            gets("c", ["disconnect not_authorized"]),
+        ],
+    )]);
 }
 
 #[test]
@@ -244,6 +236,33 @@ fn connections_that_may_not_go_on() {
             opens("token", kept),
             passes(20),
             is_open("token"),
+        ]),
+        row("", "shutdown and kick say why", Lab::new(1)).steps([
+            opens("old", v311),
+            sends("first", ["pingreq"]),
+            does(|stage| {
+                let now_ms = stage.lab.now_ms;
+                assert!(stage.lab.shards[0].on_kick(Name::first("first"), now_ms));
+                assert!(!stage.lab.shards[0].on_kick(Name::first("nobody"), now_ms));
+            }),
+            settles(),
+            gets("first", ["pingresp", "disconnect administrative_action"]),
+            sends("third", ["pingreq"]),
+            does(|stage| stage.lab.shards[0].on_shutdown(stage.lab.now_ms)),
+            settles(),
+            gets("third", ["pingresp", "disconnect server_shutting_down"]),
+            is_closed("third"),
+            // MQTT 3.1.1 has no such packet.
+            gets("old", []),
+            is_closed("old"),
+            does(|stage| {
+                let ended = stage.lab.events.iter().filter_map(|event| match event {
+                    Event::Disconnected { ended, .. } => Some(ended.clone()),
+                    _ => None,
+                });
+                let all = [Ended::Administrative, Ended::Shutdown, Ended::Shutdown];
+                assert_eq!(ended.collect::<Vec<_>>(), all);
+            }),
         ]),
         row("", "a ban ends the connections that it means and no others", Lab::new(1)).steps([
             opens("by-id", of_user("anna", "192.0.2.1:5")),
@@ -370,7 +389,7 @@ fn rates_memory_and_parts_of_packets() {
         ]),
         row("", "publishes are refused while memory is short", Lab::new(1)).steps([
             sends("reader", ["subscribe t qos1"]),
-            opens("old", |request| ConnectRequest { version: Version::V311, ..request }),
+            opens("old", v311),
             does(|stage| stage.lab.shared.set_memory(Memory::Short)),
             asks("writer", "publish t x qos1", ["puback 1 quota_exceeded"]),
             asks("writer", "publish t x", []),

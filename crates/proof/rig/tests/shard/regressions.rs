@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::rows::{
     Row, asks, connects, counts, does, everyone, gets, is_closed, is_open, keeps, kept, opens,
-    posts, reads, row, rules, run, sends, sends_bytes, v311, waits_ms, within,
+    posts, reads, reads_count, row, rules, run, sends, sends_bytes, v311, waits_ms, within,
 };
 use broker::admission::{self, AuthStep};
 use broker::{ConnectRequest, Event, Limits, Metrics, Settings};
@@ -102,9 +102,7 @@ fn connections() {
     let longest = "i".repeat(65_530);
     let asks_for_topics = |request| ConnectRequest { response_info: true, ..request };
     let expiring = |request| ConnectRequest { session_expiry_secs: 5, ..kept(request) };
-    let second = |version| [0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', version, 2, 0, 0, 0, 0, 0];
-    let mut old = second(4);
-    old[1] = 12;
+    let second = [0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 9, 2, 0, 0, 0, 0, 0];
     let deep = format!("unsubscribe {}", "a/".repeat(200));
     run([
         row("", "the longest client id leaves no room for response information", Lab::new(1))
@@ -117,18 +115,9 @@ fn connections() {
             connects("client", expiring),
             gets("client", ["connack"]),
         ]),
-        row("MQTT-3.1.0-2", "a second CONNECT ends the connection", Lab::new(1)).steps([
-            sends_bytes("client", &second(5)),
-            gets("client", ["disconnect protocol_error"]),
-            is_closed("client"),
-            opens("old", v311),
-            sends_bytes("old", &old[..14]),
-            gets("old", []),
-            is_closed("old"),
-        ]),
         // The code of what is wrong with it is not one that a DISCONNECT may have.
         row("", "a second CONNECT of a version that there is not", Lab::new(1)).steps([
-            sends_bytes("client", &second(9)),
+            sends_bytes("client", &second),
             gets("client", ["disconnect protocol_error"]),
             is_closed("client"),
         ]),
@@ -243,37 +232,25 @@ fn full_elsewhere(name: &str) -> Row {
 
 #[test]
 fn a_shared_message_reaches_the_one_member_that_may_receive_it() {
-    for shard_count in [1, 3] {
-        let user = |name: &str, filter| rule(Who::User(name.into()), Permission::ReadWrite, filter);
-        let access = Access::compile(&[user("many", "#"), user("one", "#")]).expect("sound rules");
-        let mut lab = Lab::with(shard_count, Settings::default(), access);
-        let as_user = |name: &str, id: &str| ConnectRequest {
-            username: Some(name.into()),
-            is_proved: true,
-            ..request(id)
-        };
-        let members: Vec<_> = (0..9)
-            .map(|number| if number == 4 { "one" } else { "many" })
-            .enumerate()
-            .map(|(number, user)| lab.open(as_user(user, &format!("member-{number}"))))
-            .collect();
-        for member in &members {
-            lab.subscribe(*member, "$share/g/t/#", 1);
-        }
-        let secret = rule(Who::User("many".into()), Permission::Deny, "t/secret");
-        let access = [user("many", "#"), secret, user("one", "#")];
-        let access = Access::compile(&access).expect("sound rules");
-        lab.shards.iter_mut().for_each(|shard| shard.set_access(access.clone()));
-        let publisher = lab.open(as_user("one", "publisher"));
-        for number in 0..20 {
-            lab.publish(publisher, "t/secret", b"x", 1, number + 1);
-        }
-        for (number, member) in members.iter().enumerate() {
-            let expected = if number == 4 { 20 } else { 0 };
-            assert_eq!(lab.payloads(*member).len(), expected, "member {number}");
-        }
-        assert_eq!(lab.total(|m| &m.dropped_group), 0);
-    }
+    let user = |name: &str, permission, filter| rule(Who::User(name.into()), permission, filter);
+    let (all, none) = (Permission::ReadWrite, Permission::Deny);
+    let rights = [user("many", none, "t/secret"), user("many", all, "#"), user("one", all, "#")];
+    let rights = |count: usize| Access::compile(&rights[3 - count..]).expect("sound rules");
+    let labs = [1, 3].map(|count| Lab::with(count, Settings::default(), rights(2)));
+    let of = |user: &'static str| {
+        move |request| ConnectRequest { username: Some(user.into()), ..request }
+    };
+    let names = (0..9).map(|number| if number == 4 { "one".into() } else { format!("{number}") });
+    let names: Vec<String> = names.collect();
+    run([row("", "nine members, of which one may", labs)
+        .steps(names.iter().map(|name| {
+            let user = if name == "one" { "one" } else { "many" };
+            crate::rows::all([opens(name, of(user)), sends(name, ["subscribe $share/g/t/# qos1"])])
+        }))
+        .steps([rules(rights(3)), opens("writer", of("one"))])
+        .steps([sends("writer", (1..=20).map(|id| format!("publish t/secret x qos1 id{id}")))])
+        .steps(names.iter().map(|name| reads_count(name, if name == "one" { 20 } else { 0 })))
+        .steps([counts(|m| &m.dropped_group, 0)])]);
 }
 
 #[test]
@@ -400,14 +377,6 @@ fn queues() {
 
 // Retained messages.
 
-#[test]
-fn no_local() {
-    run([row("MQTT-3.8.3-3", "what it has retained is not sent back", Lab::new(1)).steps([
-        sends("client", ["publish t mine retain"]),
-        asks("client", "subscribe t no_local", []),
-    ])]);
-}
-
 /// So many topics below `t/`, each with a retained message of so many bytes.
 fn keeping(shard_count: u16, topics: usize, bytes: usize, qos: u8) -> Lab {
     let mut lab = Lab::new(shard_count);
@@ -464,39 +433,25 @@ fn retained_messages_go_on_after_a_reconnect() {
 /// The bit of the protocol level by which a bridge of mosquitto announces itself.
 #[test]
 fn a_bridge_gets_no_echo_and_retain_flags_as_they_were_published() {
-    for shard_count in [1, 3] {
-        for version in [Version::V31, Version::V311] {
-            let mut lab = Lab::new(shard_count);
-            let publisher = lab.open(request("publisher"));
-            lab.send(publisher, &retained("t/kept", b"theirs", 0, 0));
-            let bridge = lab.open(ConnectRequest { version, is_bridge: true, ..request("bridge") });
-            lab.send(bridge, &retained("t/own", b"own", 0, 0));
-            let group = lab.subscribe(bridge, "$share/g/s", 1);
-            assert_eq!(lab.subscribe(bridge, "t/#", 1), 1);
-            let plain = lab.open(ConnectRequest { version, ..request("plain") });
-            lab.subscribe(plain, "t/#", 0);
-            lab.take_all(plain);
-            lab.publish(bridge, "t/a", b"echo", 1, 1);
-            lab.publish(bridge, "s", b"group", 1, 2);
-            lab.publish(publisher, "t/a", b"plain", 0, 0);
-            lab.send(publisher, &retained("t/a", b"live", 0, 0));
-            let got: Vec<_> = lab.received(bridge);
-            let of = |topic: &str| -> Vec<(String, bool)> {
-                got.iter()
-                    .filter(|publish| publish.topic == topic)
-                    .map(|p| (String::from_utf8_lossy(&p.payload).into(), p.retain))
-                    .collect()
-            };
-            assert_eq!(group, 1, "a shared subscription has no No Local");
-            assert_eq!(of("s"), [("group".to_owned(), false)]);
-            assert_eq!(of("t/kept"), [("theirs".to_owned(), true)]);
-            assert_eq!(of("t/own"), []);
-            assert_eq!(of("t/a"), [("plain".to_owned(), false), ("live".to_owned(), true)]);
+    for version in [Version::V31, Version::V311] {
+        let labs = [Lab::new(1), Lab::new(3)];
+        run([row("", format!("a bridge and a client of {version:?}"), labs).steps([
+            sends("writer", ["publish t/kept theirs retain"]),
+            opens("bridge", move |own| ConnectRequest { version, is_bridge: true, ..own }),
+            sends("bridge", ["publish t/own own retain"]),
+            opens("plain", move |own| ConnectRequest { version, ..own }),
+            sends("plain", ["subscribe t/#"]),
+            does(|stage| drop(stage.taken_by("plain"))),
+            // A shared subscription has no No Local.
+            sends("bridge", ["subscribe $share/g/s qos1"]),
+            asks("bridge", "subscribe t/#", ["publish t/kept theirs retain"]),
+            sends("bridge", ["publish t/a echo"]),
+            asks("bridge", "publish s group", ["publish s group"]),
+            sends("writer", ["publish t/a plain", "publish t/a live retain"]),
+            gets("bridge", ["publish t/a plain", "publish t/a live retain"]),
             // Anybody else gets both as ever.
-            let others: Vec<_> = lab.received(plain);
-            let flags: Vec<_> = others.iter().map(|p| (p.payload.as_slice(), p.retain)).collect();
-            assert_eq!(flags, [(&b"echo"[..], false), (b"plain", false), (b"live", false)]);
-        }
+            gets("plain", ["publish t/a echo", "publish t/a plain", "publish t/a live"]),
+        ])]);
     }
 }
 

@@ -284,8 +284,12 @@ pub(crate) fn passes(secs: u64) -> Step {
 
 /// All shards lose what the disks do not have yet, and start again.
 pub(crate) fn crashes() -> Step {
-    does(|stage| {
-        stage.lab.crash(Crash::Power);
+    crashes_by(Crash::Power)
+}
+
+pub(crate) fn crashes_by(crash: Crash) -> Step {
+    does(move |stage| {
+        stage.lab.crash(crash);
         stage.conns.clear();
     })
 }
@@ -407,6 +411,12 @@ impl Stage {
 
     fn taken(&mut self, conn: Conn) -> Vec<Got> {
         std::mem::take(self.look(conn))
+    }
+
+    /// Packets since it looked last.
+    pub(crate) fn taken_by(&mut self, name: &str) -> Vec<Got> {
+        let conn = self.conn(name);
+        self.taken(conn)
     }
 
     /// New shards on the same disks.

@@ -1,12 +1,14 @@
 //! An authorization service: what waits for its answers, and for whom these are.
 
+use crate::rows::{
+    Row, Stage, Step, all, asks, crashes, does, gets, is_closed, is_open, kept, opens, passes,
+    reads, row, run, sends, v311,
+};
+use ServiceAnswer::{Allow, Deny, Failed, Ignore};
 use broker::{AccessQuestion, ConnectRequest, ServiceAnswer, ServiceSettings, Settings};
-use codec::{QoS, Reason, Version};
+use codec::QoS;
 use policy::{Access, Permission, Who};
-use session::Will;
-
-use rig::{Conn, Got, Lab, of_version, persistent, request, rule};
-use storage::testing::Crash;
+use rig::{Lab, rule, will, with_will};
 
 const SERVICE: ServiceSettings =
     ServiceSettings { entries_max: 2, holds_ms: 10_000, no_match_allows: false };
@@ -16,344 +18,313 @@ fn lab_with(service: ServiceSettings) -> Lab {
     Lab::with(1, settings, Access::open().asking_service())
 }
 
-fn lab() -> Lab {
-    lab_with(SERVICE)
+fn case(name: &str) -> Row {
+    row("", name, lab_with(SERVICE))
 }
 
-fn asked(lab: &mut Lab) -> Vec<AccessQuestion> {
-    std::mem::take(&mut lab.shards[0].effects_mut().questions)
+fn questions(stage: &mut Stage) -> Vec<AccessQuestion> {
+    std::mem::take(&mut stage.lab.shards[0].effects_mut().questions)
 }
 
-fn asked_one(lab: &mut Lab) -> AccessQuestion {
-    let mut questions = asked(lab);
-    assert_eq!(questions.len(), 1, "{questions:?}");
-    questions.remove(0)
+fn give(stage: &mut Stage, question: &AccessQuestion, answer: ServiceAnswer) {
+    let (connection, now_ms) = ((question.slot, question.connection), stage.lab.now_ms);
+    stage.lab.shards[0].on_verdict(connection, question.number, answer, now_ms);
+    stage.lab.settle();
 }
 
-fn answer(lab: &mut Lab, question: &AccessQuestion, answer: ServiceAnswer) {
-    let connection = (question.slot, question.connection);
-    lab.shards[0].on_verdict(connection, question.number, answer, lab.now_ms);
-    lab.settle();
+/// The service is asked about this topic and nothing else, and says so.
+fn service(topic: &str, answer: ServiceAnswer) -> Step {
+    let topic = topic.to_owned();
+    does(move |stage| {
+        let questions = questions(stage);
+        let topics: Vec<&str> = questions.iter().map(|question| &*question.topic).collect();
+        assert_eq!(topics, [topic.as_str()]);
+        give(stage, &questions[0], answer.clone());
+    })
 }
 
-fn acks(lab: &mut Lab, conn: Conn) -> Vec<(u16, Reason)> {
-    let got = lab.take_all(conn);
-    let ack = |got: &Got| match got {
-        Got::Ack(_, packet_id, reason) => Some((*packet_id, *reason)),
-        _ => None,
-    };
-    got.iter().filter_map(ack).collect()
+fn nobody_is_asked() -> Step {
+    does(|stage| assert!(questions(stage).is_empty()))
 }
 
-fn will(topic: &str) -> Will {
-    Will {
-        topic: topic.into(),
-        properties: [].into(),
-        payload: b"gone".as_slice().into(),
-        qos: QoS::AtMostOnce,
-        retain: false,
-        delay_secs: 0,
-        message_expiry_secs: None,
-        due_ms: session::NEVER,
-    }
+fn sets(access: Access) -> Step {
+    does(move |stage| stage.lab.shards[0].set_access(access.clone()))
 }
 
-/// Nobody is subscribed to what is published here.
-fn taken(packet_id: u16) -> (u16, Reason) {
-    (packet_id, Reason::NO_MATCHING_SUBSCRIBERS)
-}
-
-fn denied(packet_id: u16) -> (u16, Reason) {
-    (packet_id, Reason::NOT_AUTHORIZED)
+fn granted(permission: Permission, filter: &str) -> Access {
+    let access = Access::compile(&[rule(Who::Everyone, permission, filter)]);
+    access.expect("sound rules").asking_service()
 }
 
 #[test]
-fn packets_of_a_connection_wait_for_one_question_and_keep_their_order() {
-    let mut lab = lab();
-    let conn = lab.open(request("c"));
-    for number in 1..=3 {
-        lab.publish(conn, &format!("t/{number}"), b"", 1, number);
-    }
-    assert!(!lab.is_read(conn) && acks(&mut lab, conn).is_empty());
-    for number in 1..=3 {
-        let question = asked_one(&mut lab);
-        assert_eq!(*question.topic, *format!("t/{number}"));
-        let allow = [ServiceAnswer::Allow, ServiceAnswer::Deny][usize::from(number == 2)];
-        answer(&mut lab, &question, allow);
-    }
-    assert_eq!(acks(&mut lab, conn), [taken(1), denied(2), taken(3)]);
-    assert!(asked(&mut lab).is_empty() && lab.is_read(conn));
+fn questions_and_answers() {
+    const TAKEN: &str = "no_matching_subscribers";
+    let brief = || lab_with(ServiceSettings { holds_ms: 0, ..SERVICE });
+    run([
+        case("packets wait for one question and keep their order").steps([
+            sends("c", (1..4).map(|id| format!("publish t/{id} x qos1 id{id}"))),
+            gets("c", []),
+            does(|stage| {
+                let conn = stage.conn("c");
+                assert!(!stage.lab.is_read(conn));
+            }),
+            service("t/1", Allow),
+            service("t/2", Deny),
+            service("t/3", Allow),
+            gets(
+                "c",
+                [
+                    &format!("puback 1 {TAKEN}"),
+                    "puback 2 not_authorized",
+                    &format!("puback 3 {TAKEN}"),
+                ],
+            ),
+            nobody_is_asked(),
+            does(|stage| {
+                let conn = stage.conn("c");
+                assert!(stage.lab.is_read(conn));
+            }),
+        ]),
+        row("", "an answer that comes twice or late is nobody's", brief()).steps([
+            sends("c", ["publish a x qos1 id1"]),
+            does(|stage| {
+                let first = questions(stage).remove(0);
+                give(stage, &first, Deny);
+                let conn = stage.conn("c");
+                assert_eq!(stage.lab.acks(conn).len(), 1);
+                stage.lab.publish(conn, "a", b"", 1, 2);
+                let second = questions(stage).remove(0);
+                give(stage, &first, Allow);
+                assert_eq!(stage.lab.acks(conn), [], "the answer to an earlier question");
+                give(stage, &second, Deny);
+                give(stage, &second, Allow);
+            }),
+            gets("c", ["puback 2 not_authorized"]),
+            sends("c", ["publish a x qos1 id3"]),
+            // What came twice is not remembered either.
+            service("a", Allow),
+        ]),
+        case("an answer for an earlier connection of the client is nobody's").steps([
+            sends("c", ["publish a x qos1"]),
+            does(|stage| {
+                let of_old = questions(stage).remove(0);
+                let new = stage.lab.open(rig::request("c"));
+                stage.lab.publish(new, "a", b"", 1, 1);
+                let of_new = questions(stage).remove(0);
+                assert_eq!(of_old.number, of_new.number, "only the connection differs");
+                give(stage, &of_old, Allow);
+                assert_eq!(stage.lab.acks(new), []);
+                give(stage, &of_new, Deny);
+                assert!(stage.lab.acks(new)[0].2.is_error());
+            }),
+        ]),
+        case("a question from before a reload is asked again").steps([
+            sends("c", ["publish a x qos1 id1"]),
+            sets(Access::open().asking_service()),
+            service("a", Allow),
+            gets("c", []),
+            service("a", Deny),
+            gets("c", ["puback 1 not_authorized"]),
+            sets(Access::open()),
+            asks("c", "publish a x qos1 id2", [&format!("puback 2 {TAKEN}")]),
+            nobody_is_asked(),
+        ]),
+        case("a failure refuses and is asked about again").steps([
+            sends("c", ["publish a x qos1"]),
+            service("a", Failed),
+            gets("c", ["puback 1 implementation_specific_error"]),
+            sends("c", ["publish a x qos1"]),
+            service("a", Failed),
+            gets("c", ["puback 1 implementation_specific_error"]),
+            sends("c", ["publish a x qos1"]),
+            service("a", Ignore),
+            gets("c", ["puback 1 not_authorized"]),
+            // No log has seen the message, so its packet ID is free again.
+            sends("c", ["publish b x qos2"]),
+            service("b", Failed),
+            sends("c", ["publish b x qos2"]),
+            service("b", Failed),
+            gets("c", ["pubrec 1 implementation_specific_error"; 2]),
+            is_open("c"),
+        ]),
+        row(
+            "",
+            "no match decides what is ignored",
+            lab_with(ServiceSettings { no_match_allows: true, ..SERVICE }),
+        )
+        .steps([
+            sends("c", ["publish a x qos1"]),
+            service("a", Ignore),
+            gets("c", [&format!("puback 1 {TAKEN}")]),
+        ]),
+        // It is cut off and not acknowledged, so that it sends again.
+        case("a publisher of MQTT 3.1.1 is cut off by a failure").steps([
+            opens("old", v311),
+            sends("old", ["publish a x qos1"]),
+            service("a", Failed),
+            is_closed("old"),
+            gets("old", []),
+        ]),
+        case("each filter of a SUBSCRIBE is asked about").steps([
+            does(|stage| {
+                let conn = stage.conn("c");
+                stage.lab.subscribe_all(conn, &["a/#", "$share/g/b", "c"], 1);
+                let next = &stage.lab.shards[0].effects_mut().questions[0];
+                assert!(!next.publishes && next.qos == 1);
+            }),
+            service("a/#", Allow),
+            service("b", Deny),
+            service("c", Allow),
+            gets("c", ["suback 1: 1 not_authorized 1"]),
+        ]),
+        case("a grant of a part of a filter does not open the rest").steps([
+            sets(granted(Permission::Read, "public/#")),
+            sends("c", ["subscribe #"]),
+            service("#", Deny),
+            gets("c", ["suback 1: not_authorized"]),
+            sends("c", ["subscribe public/a/#"]),
+            nobody_is_asked(),
+        ]),
+        case("what was taken already is not asked about").steps([
+            sends("c", ["publish a x qos2"]),
+            service("a", Allow),
+            gets("c", ["pubrec 1"]),
+            sets(Access::open().asking_service()),
+            asks("c", "publish a x qos2", ["pubrec 1"]),
+            nobody_is_asked(),
+        ]),
+        case("what a client sent before it was gone waits for its answer").steps([
+            sends("reader", ["subscribe a"]),
+            service("a", Allow),
+            sends("gone", ["publish a last"]),
+            sends("gone", ["cut"]),
+            service("a", Allow),
+            reads("reader", ["last"]),
+            does(is_gone),
+        ]),
+        case("a connection that is gone does not ask for ever").steps([
+            sends("gone", (1..=100).map(|number| format!("publish t/{number} x"))),
+            sends("gone", ["cut"]),
+            does(|stage| {
+                let mut count = 0;
+                while let Some(question) = questions(stage).pop() {
+                    give(stage, &question, Allow);
+                    count += 1;
+                }
+                assert_eq!(count, 17, "16 of them after its end");
+                is_gone(stage);
+            }),
+        ]),
+    ]);
 }
 
-#[test]
-fn an_answer_that_comes_twice_or_late_is_nobodys() {
-    let mut lab = lab_with(ServiceSettings { holds_ms: 0, ..SERVICE });
-    let conn = lab.open(request("c"));
-    lab.publish(conn, "a", b"", 1, 1);
-    let first = asked_one(&mut lab);
-    answer(&mut lab, &first, ServiceAnswer::Deny);
-    assert_eq!(acks(&mut lab, conn), [denied(1)]);
-    lab.publish(conn, "a", b"", 1, 2);
-    let second = asked_one(&mut lab);
-    answer(&mut lab, &first, ServiceAnswer::Allow);
-    assert!(acks(&mut lab, conn).is_empty(), "the answer to an earlier question");
-    answer(&mut lab, &second, ServiceAnswer::Deny);
-    answer(&mut lab, &second, ServiceAnswer::Allow);
-    assert_eq!(acks(&mut lab, conn), [denied(2)]);
-    lab.publish(conn, "a", b"", 1, 3);
-    assert_eq!(asked(&mut lab).len(), 1, "what came twice is not remembered either");
-}
-
-#[test]
-fn an_answer_for_an_earlier_connection_of_the_client_is_nobodys() {
-    let mut lab = lab();
-    let old = lab.open(request("c"));
-    lab.publish(old, "a", b"", 1, 1);
-    let question = asked_one(&mut lab);
-    let new = lab.open(request("c"));
-    lab.publish(new, "a", b"", 1, 1);
-    let of_new = asked_one(&mut lab);
-    assert_eq!(question.number, of_new.number, "only the connection tells them apart");
-    answer(&mut lab, &question, ServiceAnswer::Allow);
-    assert!(acks(&mut lab, new).is_empty());
-    answer(&mut lab, &of_new, ServiceAnswer::Deny);
-    assert_eq!(acks(&mut lab, new), [denied(1)]);
-}
-
-#[test]
-fn an_answer_to_a_question_from_before_a_reload_is_asked_for_again() {
-    let mut lab = lab();
-    let conn = lab.open(request("c"));
-    lab.publish(conn, "a", b"", 1, 1);
-    let before = asked_one(&mut lab);
-    lab.shards[0].set_access(Access::open().asking_service());
-    answer(&mut lab, &before, ServiceAnswer::Allow);
-    assert!(acks(&mut lab, conn).is_empty());
-    let again = asked_one(&mut lab);
-    answer(&mut lab, &again, ServiceAnswer::Deny);
-    assert_eq!(acks(&mut lab, conn), [denied(1)]);
-    lab.shards[0].set_access(Access::open());
-    lab.publish(conn, "a", b"", 1, 2);
-    assert_eq!(acks(&mut lab, conn), [taken(2)], "nobody is asked any more");
+fn is_gone(stage: &mut Stage) {
+    assert!(stage.lab.shards[0].connection_of(broker::Name::first("gone")).is_none());
 }
 
 #[test]
 fn so_many_answers_are_remembered_for_so_long() {
-    let mut lab = lab();
-    let conn = lab.open(request("c"));
-    let mut packet_id = 0;
-    let mut is_asked = |lab: &mut Lab, topic: &str| {
-        packet_id += 1;
-        lab.publish(conn, topic, b"", 1, packet_id);
-        let questions = asked(lab);
-        questions.iter().for_each(|question| answer(lab, question, ServiceAnswer::Allow));
-        assert_eq!(acks(lab, conn), [taken(packet_id)]);
-        !questions.is_empty()
-    };
-    assert!(is_asked(&mut lab, "a") && is_asked(&mut lab, "b"));
-    assert!(!is_asked(&mut lab, "a") && !is_asked(&mut lab, "b"));
-    assert!(is_asked(&mut lab, "c"), "a makes room");
-    assert!(!is_asked(&mut lab, "b") && is_asked(&mut lab, "a"));
+    let publishes = |topic: &str| sends("c", [format!("publish {topic} x")]);
+    let asked = |topic: &str| all([publishes(topic), service(topic, Allow)]);
+    let known = |topic: &str| all([publishes(topic), nobody_is_asked()]);
     let long = "x".repeat(1025);
-    assert!(is_asked(&mut lab, &long) && is_asked(&mut lab, &long), "too long to be kept");
-    lab.pass_secs(11);
-    assert!(is_asked(&mut lab, "a"), "its time is over");
-    // Another QoS is another question, and so is another action.
-    lab.publish(conn, "a", b"", 0, 0);
-    assert_eq!(asked_one(&mut lab).qos, 0);
+    run([case("two answers for ten seconds").steps([
+        asked("a"),
+        asked("b"),
+        known("a"),
+        known("b"),
+        // a makes room.
+        asked("c"),
+        known("b"),
+        asked("a"),
+        // Too long to be kept.
+        asked(&long),
+        asked(&long),
+        // Its time is over.
+        passes(11),
+        asked("a"),
+        // Another QoS is another question.
+        sends("c", ["publish a x qos1"]),
+        does(|stage| assert_eq!(questions(stage)[0].qos, 1)),
+    ])]);
+}
+
+fn dying(request: ConnectRequest) -> ConnectRequest {
+    with_will(request, will("w", QoS::AtMostOnce))
+}
+
+/// So many wills were published.
+fn wills(count: u64) -> Step {
+    crate::rows::counts(|m| &m.wills, count)
 }
 
 #[test]
-fn a_failure_refuses_and_is_asked_about_again_and_no_match_decides_what_is_ignored() {
-    for no_match_allows in [false, true] {
-        let mut lab = lab_with(ServiceSettings { no_match_allows, ..SERVICE });
-        let conn = lab.open(request("c"));
-        for packet_id in 1..=2 {
-            lab.publish(conn, "a", b"", 1, packet_id);
-            let question = asked_one(&mut lab);
-            answer(&mut lab, &question, ServiceAnswer::Failed);
-            let refused = (packet_id, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
-            assert_eq!(acks(&mut lab, conn), [refused], "its client may send it again");
-        }
-        lab.publish(conn, "a", b"", 1, 3);
-        let question = asked_one(&mut lab);
-        answer(&mut lab, &question, ServiceAnswer::Ignore);
-        let expected = if no_match_allows { taken(3) } else { denied(3) };
-        assert_eq!(acks(&mut lab, conn), [expected]);
-    }
-}
-
-/// No log has seen the message, so its packet ID is free again.
-#[test]
-fn a_failure_refuses_a_message_of_qos_2_and_the_connection_goes_on() {
-    let mut lab = lab();
-    let conn = lab.open(request("c"));
-    for packet_id in [1, 1] {
-        lab.publish(conn, "a", b"", 2, packet_id);
-        let question = asked_one(&mut lab);
-        answer(&mut lab, &question, ServiceAnswer::Failed);
-        let refused = (packet_id, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
-        assert_eq!(acks(&mut lab, conn), [refused]);
-    }
-    assert!(!lab.is_closed(conn));
-}
-
-#[test]
-fn what_a_client_sent_before_it_was_gone_waits_for_its_answer() {
-    let mut lab = lab();
-    let reader = lab.open(request("reader"));
-    lab.subscribe_all(reader, &["a"], 0);
-    let question = asked_one(&mut lab);
-    answer(&mut lab, &question, ServiceAnswer::Allow);
-    let conn = lab.open(request("gone"));
-    lab.publish(conn, "a", b"last", 0, 0);
-    let question = asked_one(&mut lab);
-    lab.cut(conn);
-    answer(&mut lab, &question, ServiceAnswer::Allow);
-    assert_eq!(lab.payloads(reader), ["last"]);
-    assert!(lab.shards[0].connection_of(broker::Name::first("gone")).is_none());
-}
-
-#[test]
-fn each_filter_of_a_subscribe_is_asked_about() {
-    let mut lab = lab();
-    let conn = lab.open(request("c"));
-    lab.subscribe_all(conn, &["a/#", "$share/g/b", "c"], 1);
-    for (filter, allow) in
-        [("a/#", ServiceAnswer::Allow), ("b", ServiceAnswer::Deny), ("c", ServiceAnswer::Allow)]
-    {
-        let question = asked_one(&mut lab);
-        assert_eq!((&*question.topic, question.publishes, question.qos), (filter, false, 1));
-        answer(&mut lab, &question, allow);
-    }
-    assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![1, 0x87, 1])]);
-}
-
-#[test]
-fn a_will_counts_once_the_service_has_allowed_it() {
-    let mut lab = lab();
-    let answers = [Some(ServiceAnswer::Allow), Some(ServiceAnswer::Deny), None];
-    for (number, verdict) in answers.into_iter().enumerate() {
-        let will = Some(Box::new(will("w")));
-        let conn = lab.open(ConnectRequest { will, ..request("dying") });
-        let question = asked_one(&mut lab);
-        assert!(lab.is_read(conn) && question.publishes);
-        if let Some(verdict) = verdict {
-            answer(&mut lab, &question, verdict);
-        }
-        lab.cut(conn);
-        assert_eq!(lab.total(|m| &m.wills), 1, "{number}");
-        answer(&mut lab, &question, ServiceAnswer::Allow);
-        assert_eq!(lab.total(|m| &m.wills), 1, "too late");
-    }
-}
-
-#[test]
-fn a_will_that_was_allowed_late_outlives_a_crash_and_one_that_was_not_does_not() {
-    for (verdict, published) in [(Some(ServiceAnswer::Allow), 1), (None, 0)] {
+fn of_wills() {
+    let late = |request| {
+        let will = session::Will { delay_secs: 5, ..will("w", QoS::AtMostOnce) };
+        with_will(kept(request), will)
+    };
+    let durable = || {
         let settings = Settings { service: Some(SERVICE), ..Settings::default() };
         let mut lab = Lab::durable_with(1, settings);
         lab.shards[0].set_access(Access::open().asking_service());
-        let will = Will { delay_secs: 5, ..will("w") };
-        let asking = ConnectRequest { will: Some(Box::new(will)), ..persistent("dying") };
-        lab.open(asking);
-        let question = asked_one(&mut lab);
-        if let Some(verdict) = verdict {
-            answer(&mut lab, &question, verdict);
-        }
-        lab.crash(Crash::Power);
-        lab.pass_secs(10);
-        assert_eq!(lab.total(|m| &m.wills), published);
-    }
-}
-
-#[test]
-fn a_publisher_of_3_1_1_is_cut_off_when_nobody_knows_so_that_it_sends_again() {
-    let mut lab = lab();
-    let conn = lab.open(of_version(Version::V311, "old"));
-    lab.publish(conn, "a", b"", 1, 1);
-    let question = asked_one(&mut lab);
-    answer(&mut lab, &question, ServiceAnswer::Failed);
-    assert!(lab.is_closed(conn) && lab.take_all(conn).is_empty(), "not acknowledged");
-}
-
-#[test]
-fn a_will_that_nobody_knew_about_is_asked_about_again() {
-    let mut lab = lab();
-    let conn = lab.open(ConnectRequest { will: Some(Box::new(will("w"))), ..request("dying") });
-    let question = asked_one(&mut lab);
-    answer(&mut lab, &question, ServiceAnswer::Failed);
-    assert!(asked(&mut lab).is_empty());
-    lab.pass_secs(6);
-    let question = asked_one(&mut lab);
-    answer(&mut lab, &question, ServiceAnswer::Allow);
-    lab.pass_secs(20);
-    assert!(asked(&mut lab).is_empty());
-    lab.cut(conn);
-    assert_eq!(lab.total(|m| &m.wills), 1);
-}
-
-#[test]
-fn a_will_that_a_rule_allowed_is_asked_about_when_the_rule_is_gone() {
-    let mut lab = lab();
-    let rules = Access::compile(&[rule(Who::Everyone, Permission::Write, "w")]).expect("sound");
-    lab.shards[0].set_access(rules.asking_service());
-    let conn = lab.open(ConnectRequest { will: Some(Box::new(will("w"))), ..request("dying") });
-    assert!(asked(&mut lab).is_empty(), "a rule allows it");
-    lab.shards[0].set_access(Access::open().asking_service());
-    lab.settle();
-    let question = asked_one(&mut lab);
-    answer(&mut lab, &question, ServiceAnswer::Deny);
-    lab.cut(conn);
-    assert_eq!(lab.total(|m| &m.wills), 0);
-}
-
-#[test]
-fn a_connection_that_is_gone_does_not_ask_for_ever() {
-    let mut lab = lab();
-    let conn = lab.open(request("gone"));
-    let packets = (1..=100).map(|number| format!("t/{number}"));
-    for topic in packets {
-        lab.publish(conn, &topic, b"", 0, 0);
-    }
-    let question = asked_one(&mut lab);
-    lab.cut(conn);
-    answer(&mut lab, &question, ServiceAnswer::Allow);
-    let mut count = 1;
-    while let Some(question) = asked(&mut lab).pop() {
-        answer(&mut lab, &question, ServiceAnswer::Allow);
-        count += 1;
-    }
-    assert_eq!(count, 17, "16 of them after its end");
-    assert!(lab.shards[0].connection_of(broker::Name::first("gone")).is_none());
-}
-
-#[test]
-fn a_grant_of_a_part_of_a_filter_does_not_open_the_rest() {
-    let mut lab = lab();
-    let rules = Access::compile(&[rule(Who::Everyone, Permission::Read, "public/#")]);
-    lab.shards[0].set_access(rules.expect("sound").asking_service());
-    let conn = lab.open(request("c"));
-    lab.subscribe_all(conn, &["#"], 0);
-    let question = asked_one(&mut lab);
-    assert_eq!(&*question.topic, "#");
-    answer(&mut lab, &question, ServiceAnswer::Deny);
-    assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![0x87])]);
-    lab.subscribe_all(conn, &["public/a/#"], 0);
-    lab.settle();
-    assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![0])]);
-}
-
-#[test]
-fn what_was_taken_already_is_not_asked_about() {
-    let mut lab = lab();
-    let conn = lab.open(request("c"));
-    lab.publish(conn, "a", b"", 2, 1);
-    let question = asked_one(&mut lab);
-    answer(&mut lab, &question, ServiceAnswer::Allow);
-    assert_eq!(acks(&mut lab, conn).len(), 1);
-    lab.shards[0].set_access(Access::open().asking_service());
-    lab.publish(conn, "a", b"", 2, 1);
-    assert!(asked(&mut lab).is_empty());
-    assert_eq!(acks(&mut lab, conn).len(), 1, "it is known");
+        lab
+    };
+    run([
+        case("a will counts once the service has allowed it").steps([
+            opens("1", dying),
+            service("w", Allow),
+            sends("1", ["cut"]),
+            wills(1),
+            sets(Access::open().asking_service()),
+            opens("2", dying),
+            service("w", Deny),
+            sends("2", ["cut"]),
+            wills(1),
+            sets(Access::open().asking_service()),
+            opens("3", dying),
+            // Its client does not wait for the answer, which comes too late.
+            does(|stage| {
+                let conn = stage.conn("3");
+                assert!(stage.lab.is_read(conn));
+            }),
+            sends("3", ["cut"]),
+            service("w", Allow),
+            wills(1),
+        ]),
+        case("a will that nobody knew about is asked about again").steps([
+            opens("c", dying),
+            service("w", Failed),
+            nobody_is_asked(),
+            passes(6),
+            service("w", Allow),
+            passes(20),
+            nobody_is_asked(),
+            sends("c", ["cut"]),
+            wills(1),
+        ]),
+        case("a will that a rule allowed is asked about when the rule is gone").steps([
+            sets(granted(Permission::Write, "w")),
+            opens("c", dying),
+            nobody_is_asked(),
+            sets(Access::open().asking_service()),
+            does(|stage| stage.lab.settle()),
+            service("w", Deny),
+            sends("c", ["cut"]),
+            wills(0),
+        ]),
+        row("", "a will that was allowed late outlives a crash", durable()).steps([
+            opens("c", late),
+            service("w", Allow),
+            crashes(),
+            passes(10),
+            wills(1),
+        ]),
+        row("", "a will that nobody allowed does not outlive a crash", durable()).steps([
+            opens("c", late),
+            crashes(),
+            passes(10),
+            wills(0),
+        ]),
+    ]);
 }
