@@ -140,6 +140,9 @@ pub(crate) fn text_of(got: &Got) -> String {
         other => format!(" {}", other.word()),
     };
     let codes = |codes: &[u8]| -> String {
+        if codes.len() > 20 && codes.iter().all(|code| *code == codes[0]) {
+            return format!(" {}*{}", granted(codes[0]), codes.len());
+        }
         codes.iter().map(|code| format!(" {}", granted(*code))).collect()
     };
     match got {

@@ -22,7 +22,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::notation::{payload_of, text_of, with_packet};
-use broker::{ConnectRequest, Figure, Limits, Metrics};
+use broker::{ConnectRequest, Event, Figure, Limits, Metrics};
 use codec::{AckKind, Packet, Reason, Version};
 use policy::{Access, Permission, Who};
 use rig::{Conn, Got, Lab, Received, publish_numbers, request, rule, with_limits};
@@ -131,6 +131,14 @@ pub(crate) fn bursts<T: Into<String>>(name: &str, packets: impl IntoIterator<Ite
     })
 }
 
+/// Subscribes to all in one packet. The mail stays where it is.
+pub(crate) fn subscribes_all(name: &str, filters: Vec<String>, qos: u8) -> Step {
+    of(name, &format!("subscribes to {}", filters.len()), move |stage, conn| {
+        stage.lab.subscribe_all(conn, &filters, qos);
+        Ok(())
+    })
+}
+
 /// Sends bytes as they are.
 pub(crate) fn sends_bytes(name: &str, bytes: &[u8]) -> Step {
     let bytes = bytes.to_vec();
@@ -225,6 +233,11 @@ pub(crate) fn reads_all<T: ToString>(name: &str, payloads: impl IntoIterator<Ite
     })
 }
 
+/// The same, by the number of messages.
+pub(crate) fn reads_all_of(name: &str, count: usize) -> Step {
+    of(name, "reads all", move |stage, conn| same("count", count, stage.read_all(conn).len()))
+}
+
 pub(crate) fn is_closed(name: &str) -> Step {
     of(name, "is closed", |stage, conn| same("closed", true, stage.lab.is_closed(conn)))
 }
@@ -242,7 +255,30 @@ pub(crate) fn pauses<const N: usize>(name: &str, expected_ms: [u64; N]) -> Step 
     })
 }
 
+pub(crate) fn is_read(name: &str) -> Step {
+    of(name, "is read", |stage, conn| same("is read", true, stage.lab.is_read(conn)))
+}
+
+/// Until something happens, as to what it sent, took or has in its queue.
+pub(crate) fn is_not_read(name: &str) -> Step {
+    of(name, "is not read", |stage, conn| same("is read", false, stage.lab.is_read(conn)))
+}
+
 // Everything else.
+
+/// So many events of a kind were reported until now.
+pub(crate) fn reports(is_it: impl Fn(&Event) -> bool + 'static, count: usize) -> Step {
+    step("reports".into(), move |stage| {
+        let events = &stage.lab.events;
+        let got = events.iter().filter(|event| is_it(event)).count();
+        same("events", count, got).map_err(|why| format!("{why}\n  of {events:?}"))
+    })
+}
+
+/// Mail is carried until there is none; outboxes stay as they are.
+pub(crate) fn carries_mail() -> Step {
+    does(|stage| stage.lab.settle_mail())
+}
 
 /// Anything that no other step does. It panics if something is not as expected.
 pub(crate) fn does(act: impl Fn(&mut Stage) + 'static) -> Step {
@@ -297,6 +333,18 @@ pub(crate) fn crashes_by(crash: Crash) -> Step {
 /// A counter, over all shards.
 pub(crate) fn counts<T: Figure>(figure: impl Fn(&Metrics) -> &T + 'static, expected: u64) -> Step {
     step("counts".into(), move |stage| same("count", expected, stage.lab.total(&figure)))
+}
+
+/// A counter that need not be exact.
+pub(crate) fn counts_in<T: Figure>(
+    figure: impl Fn(&Metrics) -> &T + 'static,
+    expected: std::ops::Range<u64>,
+) -> Step {
+    step("counts".into(), move |stage| {
+        let count = stage.lab.total(&figure);
+        let message = || format!("  expected count: {expected:?}\n  got      count: {count}");
+        expected.contains(&count).then_some(()).ok_or_else(message)
+    })
 }
 
 /// Rights of everybody.

@@ -1,8 +1,8 @@
 //! An authorization service: what waits for its answers, and for whom these are.
 
 use crate::rows::{
-    Row, Stage, Step, all, asks, crashes, does, gets, is_closed, is_open, kept, opens, passes,
-    reads, row, run, sends, v311,
+    Row, Stage, Step, all, asks, crashes, does, gets, is_closed, is_not_read, is_open, is_read,
+    kept, opens, passes, reads, row, run, sends, settles, v311,
 };
 use ServiceAnswer::{Allow, Deny, Failed, Ignore};
 use broker::{AccessQuestion, ConnectRequest, ServiceAnswer, ServiceSettings, Settings};
@@ -64,10 +64,7 @@ fn questions_and_answers() {
         case("packets wait for one question and keep their order").steps([
             sends("c", (1..4).map(|id| format!("publish t/{id} x qos1 id{id}"))),
             gets("c", []),
-            does(|stage| {
-                let conn = stage.conn("c");
-                assert!(!stage.lab.is_read(conn));
-            }),
+            is_not_read("c"),
             service("t/1", Allow),
             service("t/2", Deny),
             service("t/3", Allow),
@@ -80,10 +77,7 @@ fn questions_and_answers() {
                 ],
             ),
             nobody_is_asked(),
-            does(|stage| {
-                let conn = stage.conn("c");
-                assert!(stage.lab.is_read(conn));
-            }),
+            is_read("c"),
         ]),
         row("", "an answer that comes twice or late is nobody's", brief()).steps([
             sends("c", ["publish a x qos1 id1"]),
@@ -284,10 +278,7 @@ fn of_wills() {
             sets(Access::open().asking_service()),
             opens("3", dying),
             // Its client does not wait for the answer, which comes too late.
-            does(|stage| {
-                let conn = stage.conn("3");
-                assert!(stage.lab.is_read(conn));
-            }),
+            is_read("3"),
             sends("3", ["cut"]),
             service("w", Allow),
             wills(1),
@@ -308,7 +299,7 @@ fn of_wills() {
             opens("c", dying),
             nobody_is_asked(),
             sets(Access::open().asking_service()),
-            does(|stage| stage.lab.settle()),
+            settles(),
             service("w", Deny),
             sends("c", ["cut"]),
             wills(0),

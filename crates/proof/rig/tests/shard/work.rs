@@ -1,13 +1,18 @@
 //! What one client may ask for in one turn, in one packet, and without reading the answers: the
 //! others do not wait for it, and it takes no more than its part of the memory.
 
+use crate::rows::{
+    asks, bursts, carries_mail, counts, counts_in, does, gets, is_closed, is_not_read, is_open,
+    is_read, opens, reads_all_of, reads_count, reports, row, run, sends, sends_bytes, settles,
+    subscribes_all, within,
+};
 use broker::{ConnectRequest, Event, Limits, Mail, Reauthenticated, SessionKey, Settings};
 use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, SubscribeOptions, Version};
 use policy::{Access, Attribute, Attributes, Principal};
 use policy::{Permission, Who};
 use rig::{
-    Conn, Got, Lab, level, of_version, persistent, publish, read_all, request, request_with,
-    retained, rule, window,
+    Conn, Got, Lab, level, persistent, publish, read_all, request, request_with, retained, rule,
+    window, with_limits,
 };
 use session::{Message, MessageParts, NEVER};
 
@@ -57,86 +62,89 @@ fn overlapping(levels: u32) -> Vec<String> {
 }
 
 #[test]
-fn filters_beyond_those_of_one_packet_are_refused_and_reported() {
-    for (version, refused) in [(Version::V5, 0x97), (Version::V311, 0x80)] {
-        let mut lab = Lab::new(1);
-        let limits = limits(|limits| limits.filters_per_packet_max = 3);
-        let client = lab.open(rig::with_limits(of_version(version, "client"), limits));
-        lab.subscribe_all(client, &names(5), 0);
-        lab.settle();
-        let reasons = vec![0, 0, 0, refused, refused];
-        assert_eq!(lab.take(client), Some(Got::Suback(1, reasons)));
-        assert_eq!(lab.total(|m| &m.subscriptions), 3);
-        assert_eq!(lab.total(|m| &m.subscriptions_refused), 2);
-        let is_told = |event: &Event| matches!(event, Event::TooManySubscriptions { .. });
-        assert!(lab.events.iter().any(is_told));
-        // The next packet has as many again.
-        lab.subscribe_all(client, &names(5)[3..], 0);
-        lab.settle();
-        assert_eq!(lab.take(client), Some(Got::Suback(1, vec![0, 0])));
-    }
-}
-
-#[test]
-fn a_request_that_no_limit_of_filters_explains_is_refused_at_its_header() {
-    for first in [0x82, 0xa2, 0xf0] {
-        let mut lab = Lab::new(1);
-        let limits = limits(|limits| limits.filters_per_packet_max = 1024);
-        let client = lab.open(request_with("client", limits));
+fn long_requests() {
+    let three = limits(|limits| limits.filters_per_packet_max = 3);
+    let rows = [(Version::V5, "quota_exceeded"), (Version::V311, "unspecified_error")];
+    run(rows.map(|(version, refused)| {
+        let limits = three.clone();
+        row("", format!("filters beyond those of one packet, {version:?}"), Lab::new(1)).steps([
+            opens("client", move |own| {
+                with_limits(ConnectRequest { version, ..own }, limits.clone())
+            }),
+            subscribes_all("client", names(5), 0),
+            settles(),
+            gets("client", [&format!("suback 1: 0 0 0 {refused} {refused}")]),
+            counts(|m| &m.subscriptions, 3),
+            counts(|m| &m.subscriptions_refused, 2),
+            reports(|event| matches!(event, Event::TooManySubscriptions { .. }), 1),
+            // The next packet has as many again.
+            subscribes_all("client", names(5).split_off(3), 0),
+            settles(),
+            gets("client", ["suback 1: 0 0"]),
+        ])
+    }));
+    let many = limits(|limits| limits.filters_per_packet_max = 1024);
+    run([0x82, 0xa2, 0xf0].map(|first| {
         // 1 MiB is what 1,024 filters may have.
-        lab.bytes(client, &[first, 0x81, 0x80, 0x40, 0, 1]);
-        lab.settle();
-        assert_eq!(lab.take(client), Some(Got::Disconnect(Reason::PACKET_TOO_LARGE)));
-        assert!(lab.is_closed(client));
-    }
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    lab.bytes(client, &[0x30, 0x81, 0x80, 0x40, 0, 1, b't', 0]);
-    assert!(!lab.is_closed(client), "a PUBLISH may be longer");
-}
-
-#[test]
-fn a_long_request_is_done_in_portions_and_answered_once() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    let other = lab.open(request("other"));
-    let filters = names(10_000);
-    lab.subscribe_all(client, &filters, 1);
-    let first = lab.total(|m| &m.subscriptions);
-    assert!((100..2_000).contains(&first), "{first} at first");
-    // The other is served meanwhile, also by what is there already.
-    lab.publish(other, "filter/0", b"x", 0, 0);
-    lab.settle();
-    let got = lab.take_all(client);
-    let subacks = got.iter().filter(|got| matches!(got, Got::Suback(..)));
-    assert_eq!(subacks.collect::<Vec<_>>(), [&Got::Suback(1, vec![1; 10_000])]);
-    assert_eq!(got.len(), 2, "and the message");
-    assert_eq!(lab.total(|m| &m.subscriptions), 10_000);
-
-    lab.unsubscribe_all(client, &filters);
-    let left = lab.total(|m| &m.subscriptions);
-    assert!((8_000..9_900).contains(&left), "{left} left at first");
-    lab.settle();
-    assert_eq!(lab.take(client), Some(Got::Unsuback(2, vec![0; 10_000])));
-    assert_eq!(lab.total(|m| &m.subscriptions), 0);
-    // Nothing is remembered of it.
-    assert_eq!(lab.subscribe(client, "filter/1", 0), 0);
-}
-
-#[test]
-fn a_long_request_ends_with_its_connection() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(persistent("client"));
-    lab.subscribe_all(client, &names(10_000), 1);
-    lab.cut(client);
-    let first = lab.total(|m| &m.subscriptions);
-    assert!(first < 4_000, "nobody waits for the answer: {first}");
-    let client = lab.connect(persistent("client"));
-    lab.take(client);
-    // The next request is a new one.
-    lab.subscribe_all(client, &names(3_000), 1);
-    lab.settle();
-    assert_eq!(lab.take(client), Some(Got::Suback(1, vec![1; 3_000])));
+        let header = [first, 0x81, 0x80, 0x40, 0, 1];
+        row("", format!("a header that no limit explains, {first:x}"), Lab::new(1)).steps([
+            opens("client", within(many.clone())),
+            sends_bytes("client", &header),
+            gets("client", ["disconnect packet_too_large"]),
+            is_closed("client"),
+        ])
+    }));
+    run([
+        row("", "a PUBLISH may be longer", Lab::new(1)).steps([
+            sends_bytes("client", &[0x30, 0x81, 0x80, 0x40, 0, 1, b't', 0]),
+            is_open("client"),
+        ]),
+        row("", "a long request is done in portions and answered once", Lab::new(1)).steps([
+            subscribes_all("client", names(10_000), 1),
+            counts_in(|m| &m.subscriptions, 100..2_000),
+            // Another one is served meanwhile, also by what is there already.
+            sends("other", ["publish filter/0 x"]),
+            gets("client", ["suback 1: 1*10000", "publish filter/0 x"]),
+            counts(|m| &m.subscriptions, 10_000),
+            does(|stage| {
+                let client = stage.conn("client");
+                stage.lab.unsubscribe_all(client, &names(10_000));
+            }),
+            counts_in(|m| &m.subscriptions, 8_000..9_900),
+            settles(),
+            gets("client", ["unsuback 2: 0*10000"]),
+            counts(|m| &m.subscriptions, 0),
+            // Nothing is remembered of it.
+            sends("client", ["subscribe filter/1"]),
+        ]),
+        row("", "a long request ends with its connection", Lab::new(1)).steps([
+            sends("client", ["kept"]),
+            subscribes_all("client", names(10_000), 1),
+            sends("client", ["cut"]),
+            counts_in(|m| &m.subscriptions, 0..4_000),
+            // The next request is a new one.
+            sends("client", ["kept"]),
+            subscribes_all("client", names(3_000), 1),
+            settles(),
+            gets("client", ["suback 1: 1*3000"]),
+        ]),
+        row("", "many short requests take many turns too", Lab::new(1)).steps([
+            bursts("client", names(5_000).iter().map(|name| format!("subscribe {name}"))),
+            counts_in(|m| &m.subscriptions, 100..2_000),
+            settles(),
+            counts(|m| &m.subscriptions, 5_000),
+            does(|stage| assert_eq!(stage.taken_by("client").len(), 5_000)),
+        ]),
+        row("", "a client may be in so many groups", Lab::new(2)).steps([
+            opens("client", within(limits(|own| own.shared_subscriptions_per_client_max = 2))),
+            sends("client", ["subscribe $share/a/t qos1", "subscribe $share/b/t qos1"]),
+            asks("client", "subscribe $share/c/t qos1", ["suback 1: quota_exceeded"]),
+            // Others are not meant, and it has this one.
+            sends("client", ["subscribe t qos1", "subscribe $share/a/t"]),
+            sends("client", ["unsubscribe $share/a/t", "subscribe $share/c/t qos1"]),
+            counts(|m| &m.subscriptions_refused, 1),
+        ]),
+    ]);
 }
 
 #[test]
@@ -157,19 +165,6 @@ fn a_long_request_of_a_kept_session_is_kept_whole_before_it_is_answered() {
     assert_eq!(lab.total(|m| &m.subscriptions), 3_000);
 }
 
-#[test]
-fn many_short_requests_take_many_turns_too() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    let bytes: Vec<u8> = names(5_000).iter().flat_map(|name| subscribe(name, 0)).collect();
-    lab.bytes(client, &bytes);
-    let first = lab.total(|m| &m.subscriptions);
-    assert!((100..2_000).contains(&first), "{first} at first");
-    lab.settle();
-    assert_eq!(lab.total(|m| &m.subscriptions), 5_000);
-    assert_eq!(lab.take_all(client).len(), 5_000);
-}
-
 /// A broker with so many retained messages.
 fn with_retained(shards: u16, count: usize) -> Lab {
     let mut lab = Lab::new(shards);
@@ -181,88 +176,72 @@ fn with_retained(shards: u16, count: usize) -> Lab {
 }
 
 #[test]
-fn mqtt_3_8_4_4_subscribing_again_and_again_sends_the_retained_messages_as_often_as_is_sensible() {
-    let mut lab = with_retained(2, 700);
-    let client = lab.open(request("client"));
-    for _ in 0..100 {
-        lab.bytes(client, &subscribe("r/#", 0));
-    }
-    lab.settle();
-    // One replay was under way when the others were asked for, and one comes behind them all.
-    assert_eq!(lab.received(client).len(), 1_400);
-    for _ in 0..3 {
-        lab.bytes(client, &subscribe("r/#", 0));
-        lab.settle();
-        assert_eq!(lab.received(client).len(), 700, "each has its own if it is not in a hurry");
-    }
-}
-
-#[test]
-fn one_that_does_not_read_is_sent_no_further_retained_messages() {
-    for qos in [0, 1] {
-        let mut lab = with_retained(2, 2_000);
-        let client = lab.open(request("client"));
-        for _ in 0..200 {
-            lab.bytes(client, &subscribe("r/#", qos));
-            lab.settle_mail();
-        }
-        let given = lab.total(|m| &m.publishes_sent) + lab.total(|m| &m.publishes_queued);
-        // A page of each shard, and what comes before 64 KiB of others are written.
-        assert!(given <= 600, "{given} at QoS {qos}");
-    }
-}
-
-#[test]
-fn filters_of_one_topic_do_not_wait_for_each_other() {
-    let mut lab = with_retained(2, 250);
-    let client = lab.open(request("client"));
-    let filters: Vec<String> = (0..250).map(|number| format!("r/{number}")).collect();
-    lab.subscribe_all(client, &filters, 0);
-    let asked = lab.shards.iter().flat_map(|shard| shard.effects().mail.iter().flatten());
-    assert_eq!(asked.filter(|mail| matches!(mail, Mail::QueryRetained(_))).count(), 100);
-    lab.settle();
-    assert_eq!(lab.received(client).len(), 250);
-}
-
-#[test]
-fn what_is_given_up_is_not_sent_any_more() {
-    let mut lab = with_retained(1, 300);
-    let client = lab.open(request("client"));
-    let mut bytes = subscribe("r/#", 0);
-    for number in 0..300 {
-        let filter = format!("r/{number}");
-        bytes.extend(subscribe(&filter, 0));
-        bytes.extend(unsubscribe(&filter));
-    }
-    lab.bytes(client, &bytes);
-    lab.settle();
-    assert_eq!(lab.received(client).len(), 300);
-}
-
-#[test]
-fn mqtt_3_10_4_2_nothing_retained_comes_behind_an_unsuback() {
-    for shards in [1, 2] {
-        let mut lab = with_retained(shards, 300);
-        let client = lab.open(request("client"));
-        lab.bytes(client, &[subscribe("r/#", 1), unsubscribe("r/#")].concat());
-        lab.settle();
-        assert_eq!(lab.received(client), [], "pages were under way");
-        lab.bytes(client, &subscribe("r/#", 1));
-        lab.settle();
-        assert_eq!(read_all(&mut lab, client).len(), 300, "a new subscription gets all");
-    }
-}
-
-#[test]
-fn mqtt_3_10_4_2_no_further_page_is_asked_for_behind_an_unsuback() {
-    let mut lab = with_retained(1, 300);
-    let client = lab.open(request_with("client", window(7)));
-    lab.bytes(client, &subscribe("r/#", 1));
-    lab.settle();
-    lab.bytes(client, &unsubscribe("r/#"));
-    lab.settle();
-    // Two pages were under way or in the session by then, and may come.
-    assert_eq!(read_all(&mut lab, client).len(), 200);
+fn pages_of_retained_messages() {
+    let again = |count: usize| vec!["subscribe r/#"; count];
+    let each = (0..300)
+        .flat_map(|number| ["subscribe", "unsubscribe"].map(|word| format!("{word} r/{number}")));
+    let slow = |qos| {
+        let name = format!("no further pages without reading, QoS {qos}");
+        let subscribe = move || bursts("client", [format!("subscribe r/# qos{qos}")]);
+        row("", name, with_retained(2, 2_000))
+            .steps((0..200).flat_map(|_| [subscribe(), carries_mail()]))
+            // A page of each shard, and what comes before 64 KiB of others are written.
+            .steps([does(|stage| {
+                let sent = stage.lab.total(|m| &m.publishes_sent);
+                let given = sent + stage.lab.total(|m| &m.publishes_queued);
+                assert!(given <= 600, "{given}");
+            })])
+    };
+    run([
+        row("MQTT-3.8.4-4", "as often as is sensible", with_retained(2, 700)).steps([
+            bursts("client", again(100)),
+            settles(),
+            // One replay was under way when the others were asked for, and one comes behind them.
+            reads_count("client", 1_400),
+            // Each has its own if it is not in a hurry.
+            sends("client", again(1)),
+            reads_count("client", 700),
+            sends("client", again(1)),
+            reads_count("client", 700),
+        ]),
+        slow(0),
+        slow(1),
+        row("", "filters of one topic do not wait for each other", with_retained(2, 250)).steps([
+            subscribes_all("client", (0..250).map(|number| format!("r/{number}")).collect(), 0),
+            does(|stage| {
+                let mails = stage.lab.shards.iter().flat_map(|own| own.effects().mail.iter());
+                let asked = mails.flatten().filter(|own| matches!(own, Mail::QueryRetained(_)));
+                assert_eq!(asked.count(), 100);
+            }),
+            settles(),
+            reads_count("client", 250),
+        ]),
+        row("", "what is given up is not sent any more", with_retained(1, 300)).steps([
+            bursts("client", again(1).into_iter().map(str::to_owned).chain(each)),
+            settles(),
+            reads_count("client", 300),
+        ]),
+        row(
+            "MQTT-3.10.4-2",
+            "nothing retained comes behind an UNSUBACK",
+            [with_retained(1, 300), with_retained(2, 300)],
+        )
+        .steps([
+            // Pages are under way.
+            bursts("client", ["subscribe r/# qos1", "unsubscribe r/#"]),
+            settles(),
+            reads_count("client", 0),
+            // A new subscription gets all.
+            sends("client", ["subscribe r/# qos1"]),
+            reads_all_of("client", 300),
+        ]),
+        row("MQTT-3.10.4-2", "no further page is asked for", with_retained(1, 300)).steps([
+            opens("client", within(window(7))),
+            sends("client", ["subscribe r/# qos1", "unsubscribe r/#"]),
+            // Two pages were under way or in the session by then, and may come.
+            reads_all_of("client", 200),
+        ]),
+    ]);
 }
 
 #[test]
@@ -287,7 +266,7 @@ fn with_small_outbox(client_id: &str) -> ConnectRequest {
     request_with(client_id, limits(|limits| limits.outbox_bytes_max = 10_000))
 }
 
-fn is_not_read(lab: &Lab, conn: Conn) -> bool {
+fn waits_for_client(lab: &Lab, conn: Conn) -> bool {
     lab.pauses.contains(&(conn, NEVER))
 }
 
@@ -304,7 +283,7 @@ fn a_client_that_takes_no_answers_is_not_read_until_it_does() {
         let mut lab = Lab::new(1);
         let client = lab.open(with_small_outbox("client"));
         let mut fed = 0;
-        while !is_not_read(&lab, client) {
+        while !waits_for_client(&lab, client) {
             lab.bytes(client, &packets);
             fed += packets.len();
             assert!(fed < 100_000, "{:?}", &packets[..8]);
@@ -340,7 +319,7 @@ fn a_client_that_authenticates_again_and_takes_no_answers_is_not_read_until_it_d
     let (shard, slot) = lab.place(client);
     let answer = Reauthenticated::Continue(vec![7; 100]);
     let mut asked = 0;
-    while !is_not_read(&lab, client) {
+    while !waits_for_client(&lab, client) {
         lab.bytes(client, &times(&again, 10));
         for ask in std::mem::take(&mut lab.asked) {
             let now_ms = lab.now_ms;
@@ -359,56 +338,47 @@ fn a_client_that_authenticates_again_and_takes_no_answers_is_not_read_until_it_d
 }
 
 #[test]
-fn a_client_that_only_gets_more_than_it_takes_is_read_on() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(with_small_outbox("client"));
-    let publisher = lab.open(request("publisher"));
-    lab.subscribe(client, "t", 0);
-    for _ in 0..20 {
-        lab.bytes(publisher, &times(&publish("t", &[7; 2_000], 0, 0), 1));
-        lab.bytes(client, &times(&publish("elsewhere", b"x", 0, 0), 50));
-    }
-    assert!(lab.total(|m| &m.dropped_slow) > 0);
-    assert_eq!(lab.total(|m| &m.publishes_received), 1_020);
-    assert!(!is_not_read(&lab, client));
-}
-
-#[test]
-fn mqtt_3_1_2_22_one_that_never_reads_is_cut_after_its_keep_alive_and_one_that_reads_is_not() {
-    for reads in [false, true] {
-        let mut lab = Lab::new(1);
-        let request = ConnectRequest { keep_alive_secs: 10, ..with_small_outbox("client") };
-        let client = lab.open(request);
-        for _ in 0..20 {
-            lab.bytes(client, &[0xc0, 0].repeat(1_000));
-        }
-        assert!(is_not_read(&lab, client));
-        for _ in 0..16 {
-            lab.now_ms += 1000;
-            if reads {
-                lab.write_some(client, 10);
+fn one_that_never_reads() {
+    let alive = |request| {
+        let small = limits(|limits| limits.outbox_bytes_max = 10_000);
+        ConnectRequest { keep_alive_secs: 10, ..with_limits(request, small) }
+    };
+    let pings = || (0..20).map(|_| bursts("client", ["pingreq"; 1_000]));
+    let waits = |reads: bool| {
+        does(move |stage| {
+            let client = stage.conn("client");
+            for _ in 0..16 {
+                stage.lab.now_ms += 1000;
+                if reads {
+                    stage.lab.write_some(client, 10);
+                }
+                stage.lab.shards[0].on_tick(stage.lab.now_ms);
+                stage.lab.collect_closes();
             }
-            lab.shards[0].on_tick(lab.now_ms);
-            lab.collect_closes();
-        }
-        assert_eq!(lab.is_closed(client), !reads);
-    }
-}
-
-#[test]
-fn a_client_may_be_in_so_many_groups() {
-    let mut lab = Lab::new(2);
-    let limits = limits(|limits| limits.shared_subscriptions_per_client_max = 2);
-    let client = lab.open(request_with("client", limits));
-    assert_eq!(lab.subscribe(client, "$share/a/t", 1), 1);
-    assert_eq!(lab.subscribe(client, "$share/b/t", 1), 1);
-    assert_eq!(lab.subscribe(client, "$share/c/t", 1), 0x97);
-    assert_eq!(lab.subscribe(client, "t", 1), 1, "others are not meant");
-    assert_eq!(lab.subscribe(client, "$share/a/t", 0), 0, "it has this one");
-    lab.unsubscribe(client, "$share/a/t");
-    lab.take(client);
-    assert_eq!(lab.subscribe(client, "$share/c/t", 1), 1);
-    assert_eq!(lab.total(|m| &m.subscriptions_refused), 1);
+        })
+    };
+    let payload = "x*2000";
+    run([
+        row("MQTT-3.1.2-22", "it is cut after its keep alive", Lab::new(1))
+            .steps([opens("client", alive)])
+            .steps(pings())
+            .steps([is_not_read("client"), waits(false), is_closed("client")]),
+        row("", "one that reads is not cut", Lab::new(1))
+            .steps([opens("client", alive)])
+            .steps(pings())
+            .steps([is_not_read("client"), waits(true), is_open("client")]),
+        row("", "who only gets more than it takes is read on", Lab::new(1))
+            .steps([opens("client", alive), sends("client", ["subscribe t"])])
+            .steps((0..20).flat_map(|_| {
+                let large = bursts("writer", [format!("publish t {payload}")]);
+                [large, bursts("client", ["publish elsewhere x"; 50])]
+            }))
+            .steps([
+                counts_in(|m| &m.dropped_slow, 1..1_000),
+                counts(|m| &m.publishes_received, 1_020),
+                is_read("client"),
+            ]),
+    ]);
 }
 
 /// A subscriber with 512 filters that all match `a/a/...`, and that topic.
@@ -659,41 +629,41 @@ fn mail_that_goes_before_other_mail_has_its_part_of_a_turn() {
 }
 
 #[test]
-fn mqtt_3_3_4_3_all_identifiers_of_many_overlapping_subscriptions_come_with_the_message() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(request("subscriber"));
-    for (number, filter) in overlapping(9).iter().enumerate() {
-        let options = SubscribeOptions::new(level(1));
-        lab.subscribe_with(subscriber, filter, options, Some(number as u32 + 1));
-    }
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, &["a"; 9].join("/"), b"x", 1, 1);
-    let mut received = lab.received(subscriber);
-    assert_eq!(received.len(), 1);
-    received[0].identifiers.sort_unstable();
-    assert_eq!(received[0].identifiers, (1..=512).collect::<Vec<_>>());
-}
-
-#[test]
-fn thousands_of_identifiers_count_to_the_bytes_of_a_queue() {
-    let mut lab = Lab::new(1);
-    let limits = limits(|limits| {
+fn identifiers_of_many_overlapping_subscriptions() {
+    let subscribes = || {
+        let filters = overlapping(9);
+        let numbered = filters.iter().zip(1..);
+        sends("reader", numbered.map(|(filter, id)| format!("subscribe {filter} qos1 sub{id}")))
+    };
+    let publish = format!("publish {} x qos1", ["a"; 9].join("/"));
+    let small = limits(|limits| {
         limits.in_flight_max = 1;
         limits.queue.bytes_max = 100_000;
     });
-    let subscriber = lab.open(request_with("subscriber", limits));
-    for (number, filter) in overlapping(9).iter().enumerate() {
-        let options = SubscribeOptions::new(level(1));
-        lab.subscribe_with(subscriber, filter, options, Some(number as u32 + 1));
-    }
-    let publisher = lab.open(request("publisher"));
-    let topic = ["a"; 9].join("/");
-    for _ in 0..200 {
-        lab.publish(publisher, &topic, b"x", 1, 1);
-    }
-    // 2 KiB of identifiers each: the publisher is held when the queue is half full.
-    let kept = lab.total(|m| &m.publishes_queued) - lab.total(|m| &m.dropped_queue_full);
-    assert!((20..=50).contains(&kept), "{kept}");
+    run([
+        row("MQTT-3.3.4-3", "all of them come with the message", Lab::new(1)).steps([
+            subscribes(),
+            sends("writer", [publish.as_str()]),
+            does(|stage| {
+                let reader = stage.conn("reader");
+                let mut received = stage.received(reader);
+                received[0].identifiers.sort_unstable();
+                assert_eq!(received[0].identifiers, (1..=512).collect::<Vec<_>>());
+                assert_eq!(received.len(), 1);
+            }),
+        ]),
+        // 2 KiB each: the publisher is held when the queue is half full.
+        row("", "they count to the bytes of a queue", Lab::new(1)).steps([
+            opens("reader", within(small)),
+            subscribes(),
+            sends("writer", vec![publish.as_str(); 200]),
+            does(|stage| {
+                let total = stage.lab.total(|m| &m.publishes_queued);
+                let kept = total - stage.lab.total(|m| &m.dropped_queue_full);
+                assert!((20..=50).contains(&kept), "{kept}");
+            }),
+        ]),
+    ]);
 }
 
 #[test]
