@@ -232,7 +232,7 @@ fn what_expires_round_after_round_is_counted_each_time() {
                 .chain(again.filter(move |_| reattaches))
                 .chain([
                     passes(5),
-                    // Makes the queue one longer for good, and takes what has expired off its front.
+                    // Makes the queue one longer, and takes what has expired off its front.
                     publishes(first + 50..first + 51, None),
                     counts(|m| &m.dropped_expired, expired),
                     does(move |stage| {

@@ -1,9 +1,9 @@
 //! Windows, acknowledgements and full queues, seen by clients.
 
 use crate::rows::{
-    Row, Step, asks, bursts, connects, counts, does, flushes, gets, is_closed, is_open, keeps,
-    kept, numbers, opens, passes, pauses, posts, reads, reads_all, reads_count, row, run, sends,
-    settles, waits_ms,
+    Row, Step, asks, bursts, connects, counts, does, flushes, gets, is_open, keeps, kept, numbers,
+    opens, passes, pauses, posts, reads, reads_all, reads_count, row, run, sends, settles,
+    waits_ms,
 };
 use broker::{BROADCAST_MIN, ConnectRequest, Event, Limits, Settings};
 use codec::{Packet, Version};
@@ -36,7 +36,6 @@ fn windows() {
             sends("writer", ["publish t x qos2 id1", "publish t x qos2 id2"]),
             gets("writer", ["pubrec 1", "pubrec 2"]),
             asks("writer", "publish t x qos2 id3", ["disconnect receive_maximum_exceeded"]),
-            is_closed("writer"),
             // MQTT 3.1.1 knows no such limit.
             opens("old", |request| {
                 receives_two(ConnectRequest { version: Version::V311, ..request })
@@ -128,7 +127,6 @@ fn full_queues() {
             keeps("reader", queue(2, Overflow::Disconnect)),
             sends("reader", ["subscribe t qos1"]),
             numbers("writer", "t", 0..4),
-            is_closed("reader"),
             gets("reader", ["publish t 0 qos1 id1", "disconnect quota_exceeded"]),
             keeps("reader", window(10)),
             reads_all("reader", 0..3),

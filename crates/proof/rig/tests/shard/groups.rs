@@ -102,7 +102,6 @@ fn members() {
             settles_but(1),
             is_open("member@0"),
             settles(),
-            is_closed("member@0"),
             gets("member@0", ["disconnect implementation_specific_error"]),
         ]),
         row("", "messages are kept for a session that becomes durable", Lab::durable(2)).steps([

@@ -146,7 +146,7 @@ fn wills() {
             crashes(),
             its_own(),
         ]),
-        // It waits for the journal, and its client is back by then: a kept session stays subscribed.
+        // It waits for the journal, and its client is back by then, still subscribed.
         row("MQTT-3.8.3-3", "a live will is of its client", durable()).steps([
             sends("witness", ["subscribe t/# qos1"]),
             opens("client", live),

@@ -196,12 +196,15 @@ pub(crate) fn kept(request: ConnectRequest) -> ConnectRequest {
 
 // What clients get.
 
-/// Exactly these packets have come since it looked last.
+/// Exactly these packets have come since it looked last. Behind a DISCONNECT its connection is
+/// closed.
 pub(crate) fn gets<const N: usize>(name: &str, packets: [&str; N]) -> Step {
     let packets = packets.map(str::to_owned);
     of(name, "gets", move |stage, conn| {
         let expected: Vec<String> = packets.iter().map(|text| stage.placed(text)).collect();
-        same("packets", expected, stage.taken(conn).iter().map(text_of).collect())
+        let ends = expected.last().is_some_and(|text| text.starts_with("disconnect"));
+        same("packets", expected, stage.taken(conn).iter().map(text_of).collect())?;
+        same("closed", true, !ends || stage.lab.is_closed(conn))
     })
 }
 
