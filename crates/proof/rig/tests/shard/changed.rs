@@ -99,6 +99,10 @@ fn what_waits_is_not_lost() {
             reads_all("reader", 0..0),
         ]),
     ]);
+}
+
+#[test]
+fn what_is_owed_across_changes() {
     run(rows(
         "MQTT-3.8.4-4",
         "who was away is owed what came at QoS 1 and nothing else",
