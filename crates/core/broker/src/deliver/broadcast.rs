@@ -85,7 +85,7 @@ impl Shard {
     }
 
     fn broadcast_to(&mut self, message: &Message, found: &mut [Subscription]) {
-        let delivered = self.deliver_to_all(message, found, Keeping::Late);
+        let delivered = self.deliver(message, found, Keeping::Late);
         let publisher = SessionKey::from_u64(message.publisher());
         self.slow_publisher_of(publisher, delivered.pace);
     }

@@ -107,7 +107,7 @@ impl Shard {
         let keeping = Keeping::New { is_awaited, may_refuse, owner, origin };
         let topic = Name::topic_of(message);
         let mut audience = self.sessions.router.audience_here(topic, &mut self.cx.flow.work);
-        let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping);
+        let delivered = self.deliver(message, audience.subscriptions(), keeping);
         self.sessions.router.keep(audience);
         let mut pace = delivered.pace;
         pace.slow_to(self.pace_of_disk());
@@ -122,7 +122,7 @@ impl Shard {
         let topic = Name::topic_of(message);
         let mut audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
         let keeping = Keeping::Kept(serial);
-        let delivered = self.deliver_to_all(message, audience.subscriptions(), keeping);
+        let delivered = self.deliver(message, audience.subscriptions(), keeping);
         self.sessions.router.keep(audience);
         delivered
     }
@@ -131,7 +131,7 @@ impl Shard {
     /// subscriptions gets one copy, with the highest QoS and all identifiers (MQTT-3.3.4-2,
     /// MQTT-3.3.4-3, MQTT-3.3.5-1 in 3.1.1).
     #[inline]
-    pub(crate) fn deliver_to_all(
+    pub(crate) fn deliver(
         &mut self,
         message: &Message,
         found: &mut [Subscription],

@@ -1,7 +1,10 @@
 //! Answers to publishers: what is still waited for, and what they are told.
 
-use codec::Reason;
+use codec::{Publish, QoS, Reason};
 use session::{Link, Message, Respondent};
+
+use crate::deliver::copies::Routed;
+use crate::words::asked::Asked;
 
 use crate::state::Context;
 use crate::words::command::Answer;
@@ -9,6 +12,72 @@ use crate::words::expected::Expected;
 use crate::{Confirm, Ended, Mail, SessionKey, Shard};
 
 impl Shard {
+    #[inline]
+    pub(super) fn answer_publish(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+        asked: Option<&mut Asked>,
+    ) {
+        if publish.qos != QoS::AtMostOnce {
+            self.queue_answer(slot, publish, reason, asked);
+        }
+    }
+
+    #[inline]
+    pub(super) fn answer_routed(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        message: &Message,
+        (routed, asked): (&Routed, Option<&mut Asked>),
+    ) -> Result<(), Ended> {
+        if let Some(reason) = routed.refused {
+            return self.refuse_publish(slot, publish, message, reason).map(drop);
+        }
+        let reason = if routed.matched {
+            Reason::SUCCESS
+        } else {
+            self.cx.metrics.publishes_unmatched.add(1);
+            // A PUBREC only says that the message has come; subscribers are not its matter.
+            match publish.qos {
+                QoS::ExactlyOnce => Reason::SUCCESS,
+                _ => Reason::NO_MATCHING_SUBSCRIBERS,
+            }
+        };
+        self.answer_publish(slot, publish, reason, asked);
+        Ok(())
+    }
+
+    fn queue_answer(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        reason: Reason,
+        asked: Option<&mut Asked>,
+    ) {
+        let awaited = asked.and_then(Asked::take_awaited);
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
+        self.cx.buffers.lend(client);
+        client.session.queue_answer(publish.qos, publish.packet_id, reason, awaited);
+        client.mark_dirty(&mut self.cx);
+    }
+
+    /// Owes the answer to a publish whose packet id counts as accepted already.
+    pub(super) fn queue_stored_answer(
+        &mut self,
+        slot: u32,
+        publish: &Publish<'_>,
+        asked: Option<&mut Asked>,
+    ) {
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
+        self.cx.buffers.lend(client);
+        let awaited = asked.and_then(Asked::take_awaited);
+        client.session.queue_stored_answer(publish.packet_id, awaited);
+        client.mark_dirty(&mut self.cx);
+    }
+
     /// PUBREL: PUBCOMP, once it is written down if the packet id is.
     pub(crate) fn on_pubrel(&mut self, slot: u32, packet_id: u16) {
         let Self { cx, sessions, log, .. } = self;

@@ -5,6 +5,7 @@ use session::{Message, Respondent};
 
 use crate::Name;
 use crate::Shard;
+use crate::deliver::copies::Keeping;
 use crate::log::streams::ForStreams;
 use crate::log::waiting::Step;
 use crate::parts::client::Client;
@@ -20,6 +21,13 @@ pub(crate) struct InStreams {
     pub(crate) has_any: bool,
     /// Some: durable sessions here share its record.
     pub(crate) serial: Option<u64>,
+}
+
+impl InStreams {
+    /// How the message comes into the log for the sessions here.
+    pub(super) fn keeping(&self, asked: Option<&Asked>) -> Keeping {
+        self.serial.map_or_else(|| Keeping::of_published(asked), Keeping::Kept)
+    }
 }
 
 impl Shard {

@@ -4,4 +4,7 @@ pub(crate) mod answer;
 pub(crate) mod check;
 pub(crate) mod in_streams;
 mod onward;
+mod refuse;
+mod repeat;
 pub(crate) mod route;
+mod take_on;

@@ -1,85 +1,57 @@
-//! A PUBLISH's way through the parts of a shard.
+//! The way of a message that was accepted: to the streams and the retained store, the subscribers
+//! here, the shared groups and the other shards.
 
-use codec::{Publish, QoS, Reason};
+use codec::{Publish, QoS};
 use session::{Message, Respondent};
-use storage::{AppendError, Position};
+use topic::Interested;
 
-use crate::deliver::copies::Routed;
+use crate::deliver::copies::{Delivered, Routed};
 use crate::log::messages::level_of;
 use crate::log::waiting::Step;
 use crate::parts::client::Pace;
-use crate::publish::check::Checked;
+use crate::parts::work::Task;
+use crate::publish::check::{Checked, Way};
 use crate::publish::in_streams::InStreams;
 use crate::words::asked::Asked;
-use crate::words::expected::Expected;
-use crate::words::reasons::reason_of;
-use crate::{Ended, Name, Shard};
+use crate::{Ended, Mail, Name, Shard};
 
 impl Shard {
-    /// Returns how the slowest subscriber keeps pace.
-    pub(crate) fn on_publish(
+    /// A PUBLISH that was checked goes on its way. Returns how the slowest subscriber keeps pace.
+    pub(crate) fn publish(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
         checked: Checked,
     ) -> Result<Pace, Ended> {
-        let message = match checked {
-            Checked::Accept(message) => message,
-            Checked::Repeat(retained) => {
-                self.on_repeat(slot, publish, retained.as_ref());
-                return Ok(Pace::default());
-            }
-            Checked::Deny(topic) => {
-                return self.deny_publish(slot, publish, &topic);
-            }
-            Checked::Invalid(violation) => {
-                return self.refuse_topic(slot, publish, violation);
-            }
-            Checked::Unknown(message) => {
-                return self.refuse_unknown(slot, publish, &message);
-            }
-            Checked::Refuse(message) => {
-                let reason = Reason::QUOTA_EXCEEDED;
-                return self.refuse_publish(slot, publish, &message, reason);
-            }
+        let (message, way) = match checked {
+            Checked::Accept(message, way) => (message, way),
+            other => return self.refuse(slot, publish, other),
         };
         let disk = self.pace_of_disk();
-        let mut pace = match self.is_taken_on(slot, publish, &message) {
-            true => self.publish_taken(slot, publish, &message)?,
-            false => self.publish_now(slot, publish, &message)?,
+        let mut pace = match way {
+            Way::Kept => self.publish_kept(slot, publish, &message)?,
+            Way::Plain => {
+                let mut asked = match publish.qos {
+                    QoS::AtMostOnce => None,
+                    _ => self.sessions.ask_for(slot, publish),
+                };
+                let routed = self.route(&message, asked.as_mut());
+                self.end_publish(slot, publish, &message, (routed, asked.as_mut()))?
+            }
         };
         pace.slow_to(disk);
         Ok(pace)
     }
 
-    /// The way of a PUBLISH that goes to everybody at once.
-    #[inline(always)]
-    pub(crate) fn publish_now(
+    /// Answers a publish that is on its way, and delivers what its publisher gets of it.
+    pub(super) fn end_publish(
         &mut self,
         slot: u32,
         publish: &Publish<'_>,
         message: &Message,
+        (routed, asked): (Routed, Option<&mut Asked>),
     ) -> Result<Pace, Ended> {
-        let mut undone = None;
-        if publish.dup && publish.retain {
-            match self.note_sent_again(slot, message, 0) {
-                Ok(position) => undone = position,
-                Err(error) => {
-                    let reason = reason_of(&error);
-                    return self.refuse_publish(slot, publish, message, reason);
-                }
-            }
-        }
-        let mut asked = match publish.qos {
-            QoS::AtMostOnce => None,
-            _ if self.is_awaited(message) => self.sessions.ask_for(slot, publish),
-            _ => None,
-        };
-        let routed = self.route_in_turn(slot, message, asked.as_mut());
-        if undone.is_some() && routed.refused.is_none() {
-            self.await_undone(undone, message, asked.as_mut());
-        }
-        let answered = self.answer_routed(slot, publish, message, (&routed, asked.as_mut()));
+        let answered = self.answer_routed(slot, publish, message, (&routed, asked));
         let Routed { mut pace, own, .. } = routed;
         if own.is_some() {
             pace.slow_to(self.deliver_own(message, own));
@@ -87,94 +59,14 @@ impl Shard {
         answered.map(|()| pace)
     }
 
-    /// A publish that was accepted comes again. Some: it is retained, too, as that may be undone.
-    pub(crate) fn on_repeat(
-        &mut self,
-        slot: u32,
-        publish: &Publish<'_>,
-        retained: Option<&Message>,
-    ) {
-        let mut asked = self.sessions.ask_for(slot, publish);
-        if let Some(asked) = &mut asked {
-            self.await_handover(slot, publish, asked);
-            self.sessions.inherit(slot, publish, asked);
-            asked.ask_again();
-        }
-        if let Some(message) = retained {
-            let asked = asked.as_mut().filter(|_| self.is_awaited(message));
-            self.retain_again(slot, publish, message, asked);
-        }
-        self.queue_stored_answer(slot, publish, asked.as_mut());
+    /// Publishes a message of the broker's own, such as `$SYS` ones.
+    pub fn on_publish_command(&mut self, message: &Message, now_ms: u64) {
+        self.cx.now_ms = now_ms;
+        self.route(message, None);
+        self.finish();
     }
 
-    /// A retained publish of QoS 2 is repeated behind one of QoS 1 that may be older than it, and
-    /// has replaced it: it is retained anew, and nobody gets it twice.
-    pub(crate) fn retain_again(
-        &mut self,
-        slot: u32,
-        publish: &Publish<'_>,
-        message: &Message,
-        mut asked: Option<&mut Asked>,
-    ) {
-        // Now it stands in the place of those behind it, until they come again.
-        let log = self.log.as_ref();
-        let own = log.and_then(|log| log.kept.serial_of(slot, publish.packet_id));
-        match self.note_sent_again(slot, message, own.unwrap_or_default()) {
-            Ok(undone) => self.await_undone(undone, message, asked.as_deref_mut()),
-            // It comes again with the next connection.
-            Err(_) => self.cx.doomed.push((slot, Ended::JournalFailed)),
-        }
-        if self.would_overtake(slot, message) {
-            return self.wait_in_line(slot, message, asked, true);
-        }
-        self.retain_or_wait(message, asked, &mut Routed::default());
-    }
-
-    /// A retained publish comes again, and stands in the place of what its client has retained on
-    /// the topic since, above the serial `above`. Returns what its acknowledgement has to wait for.
-    #[cold]
-    fn note_sent_again(
-        &mut self,
-        slot: u32,
-        message: &Message,
-        above: u64,
-    ) -> Result<Option<Position>, AppendError> {
-        let own = (slot, self.cx.topic_mark(Name::of(message)));
-        let Some(client) = self.sessions.get_mut(slot).expected() else { return Ok(None) };
-        client.session.incoming.note_sent_again();
-        let Some(log) = &mut self.log else { return Ok(None) };
-        log.note_sent_again(own, message.level(), above)
-    }
-
-    /// The acknowledgement waits for the facts about those that the message has replaced.
-    fn await_undone(
-        &mut self,
-        undone: Option<Position>,
-        message: &Message,
-        asked: Option<&mut Asked>,
-    ) {
-        if let (Some(position), Some(asked), Some(log)) = (undone, asked, &mut self.log) {
-            let confirm = asked.ask(Respondent::UNDONE);
-            log.wait(position, level_of(message.level()), Step::Answer(confirm));
-        }
-    }
-
-    /// Sends a message of a client on its way, not before older ones of its topic.
-    #[inline(always)]
-    pub(crate) fn route_in_turn(
-        &mut self,
-        slot: u32,
-        message: &Message,
-        asked: Option<&mut Asked>,
-    ) -> Routed {
-        if self.would_overtake(slot, message) {
-            return self.route_behind(slot, message, asked);
-        }
-        self.route(message, asked)
-    }
-
-    /// Sends a message on its way: to the retained store, the subscribers here, the shared groups
-    /// and the shards that may want it.
+    /// Sends a message on its way.
     pub(crate) fn route(&mut self, message: &Message, mut asked: Option<&mut Asked>) -> Routed {
         if asked.is_some()
             && let Some(reason) = self.lacks_disk_for(message, 0)
@@ -193,7 +85,10 @@ impl Shard {
             }
             audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
         }
-        if self.route_here(message, &mut audience, (asked.as_deref_mut(), stored), &mut routed) {
+        let keeping = stored.keeping(asked.as_deref());
+        let delivered = self.deliver(message, audience.subscriptions(), keeping);
+        routed.matched |= stored.has_any;
+        if self.note_delivered(message, delivered, asked.as_deref_mut(), &mut routed) {
             if !audience.groups().is_empty() {
                 let asked = asked.as_deref_mut();
                 self.route_to_groups(message, audience.groups(), asked, &mut routed);
@@ -228,10 +123,82 @@ impl Shard {
         Some(stored)
     }
 
-    /// Publishes a message of the broker's own, such as `$SYS` ones.
-    pub fn on_publish_command(&mut self, message: &Message, now_ms: u64) {
-        self.cx.now_ms = now_ms;
-        self.route(message, None);
-        self.finish();
+    /// The acknowledgement waits for what was written for the subscribers here. False: the message
+    /// is refused.
+    #[inline(always)]
+    pub(super) fn note_delivered(
+        &mut self,
+        message: &Message,
+        delivered: Delivered,
+        asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) -> bool {
+        routed.matched |= delivered.matched;
+        routed.pace.slow_to(delivered.pace);
+        routed.own = delivered.own;
+        if delivered.refused.is_some() {
+            routed.refused = delivered.refused;
+            return false;
+        }
+        if let (Some(position), Some(asked), Some(log)) = (delivered.kept, asked, &mut self.log) {
+            let confirm = asked.ask(Respondent::OWN_JOURNAL);
+            log.wait(position, level_of(message.level()), Step::Answer(confirm));
+        }
+        true
+    }
+
+    /// The way of a message from the subscribers here to the groups and the other shards.
+    pub(super) fn route_onward(
+        &mut self,
+        message: &Message,
+        mut asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        let topic = Name::topic_of(message);
+        let audience = self.sessions.router.audience(topic, &mut self.cx.flow.work);
+        self.route_to_groups(message, audience.groups(), asked.as_deref_mut(), routed);
+        self.route_to_others(message, audience.interested(), asked, routed);
+        self.sessions.router.keep(audience);
+    }
+
+    pub(super) fn route_to_groups(
+        &mut self,
+        message: &Message,
+        matches: &[u32],
+        mut asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        let mut over = 0;
+        for group in matches {
+            if self.groups.is_over(*group) {
+                over += 1;
+                continue;
+            }
+            routed.matched = true;
+            self.deliver_to_group(*group, message, asked.as_deref_mut());
+        }
+        self.cx.flow.work.charge_for(Task::EmptyGroups(over));
+    }
+
+    pub(super) fn route_to_others(
+        &mut self,
+        message: &Message,
+        interested: Interested,
+        mut asked: Option<&mut Asked>,
+        routed: &mut Routed,
+    ) {
+        let mut others = interested.wants & !(1 << self.cx.id);
+        routed.matched |= others != 0;
+        while others != 0 {
+            let shard = others.trailing_zeros() as u16;
+            others &= others - 1;
+            // One that was taken on may be mailed again after a crash: who has kept it meanwhile,
+            // though nobody there was promised it yet, has to know it by its serial.
+            let promises = interested.promises & (1 << shard) != 0;
+            let is_awaited = |asked: &&mut Asked| promises || asked.confirm().serial != 0;
+            let owner = self.owner_number(message, asked.as_deref());
+            let confirm = asked.as_deref_mut().filter(is_awaited).map(|a| a.ask_shard(shard));
+            self.cx.send(shard, Mail::Publish { message: message.clone(), confirm, owner });
+        }
     }
 }

@@ -88,7 +88,7 @@ impl Shard {
                 }
                 topic = publish.topic;
                 let checked = check(client, cx, log.as_deref(), publish, memory);
-                checked.and_then(|checked| self.on_publish(slot, publish, checked))
+                checked.and_then(|checked| self.publish(slot, publish, checked))
             } else {
                 if may_wait && self.goes_on_later(slot, (packet, packet_len)) {
                     break;
