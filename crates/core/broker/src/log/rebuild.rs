@@ -11,7 +11,6 @@ use topic::FilterId;
 use crate::ShardId;
 use crate::log::ends::End;
 use crate::log::facts::{Sent, Stage};
-use crate::log::group_queues::QueuedMessage;
 use crate::log::handovers::Received;
 use crate::log::kept::Kept;
 use crate::log::kept::KeptSession;
@@ -23,7 +22,6 @@ use crate::log::replay::{
 use crate::log::store::Log;
 use crate::log::store::{Store, Stored};
 use crate::log::track::{Out, Track};
-use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
 use crate::words::queue_number::{KeptId, QueueId, QueueNumber};
 
@@ -183,22 +181,17 @@ impl Log {
     }
 
     /// Lines a message up for those who have not had it, and gives its place back if nobody needs
-    /// it. `recipients`: the sessions that may be meant, unless it waits in the queue of a group.
+    /// it. `recipients`: the sessions that may be meant. `waits`: a group needs it.
     pub(crate) fn restore_message(
         &mut self,
         (serial, facts): (u64, &MessageFacts),
         (refs, pins): (u32, u32),
-        recipients: Option<&Recipients>,
+        (recipients, waits): (Option<&Recipients>, bool),
         owner: Option<&Arc<Account>>,
         now_ms: u64,
     ) {
-        let waiting = match (recipients, facts.queue) {
-            (Some(recipients), _) => self.line_up(serial, facts, recipients, now_ms),
-            (None, Some(queue)) if facts.waits(now_ms) => {
-                self.store.restore_group_message(serial, queue, facts, now_ms)
-            }
-            _ => 0,
-        };
+        let lined_up = recipients.map_or(0, |all| self.line_up(serial, facts, all, now_ms));
+        let waiting = lined_up + u32::from(waits);
         let refs = refs + waiting;
         if refs == 0 {
             return self.release(facts.place);
@@ -268,26 +261,6 @@ impl Log {
 }
 
 impl Store {
-    /// Lines a message up in the queue of its group. Returns how many need it.
-    pub(super) fn restore_group_message(
-        &mut self,
-        serial: u64,
-        queue: QueueNumber,
-        facts: &MessageFacts,
-        now_ms: u64,
-    ) -> u32 {
-        // Its group was closed.
-        let Some(id) = self.groups.find(queue) else { return 0 };
-        let Some(kept) = self.groups.get_mut(id).expected() else { return 0 };
-        if serial <= kept.track.cursor() || kept.track.contains(serial) {
-            return 0;
-        }
-        let MessageFacts { place, expires_at_ms, .. } = *facts;
-        let (bytes, message) = (place.bytes, None);
-        kept.push(QueuedMessage { serial, expires_at_ms, bytes, message }, now_ms);
-        1
-    }
-
     /// Restores what is in flight and done above the floor, and the QoS 2 packet ids.
     fn restore_track(
         &mut self,

@@ -709,6 +709,12 @@ impl MessageFacts {
         (self.queue.is_none() && self.waits(now_ms)).then_some(self.topic)
     }
 
+    /// The queue of the group that it waits for, and what the group has of it.
+    pub(crate) fn group_of_waiting(&self, now_ms: u64) -> Option<(QueueNumber, (u32, u64))> {
+        let queue = self.queue.filter(|_| self.waits(now_ms))?;
+        Some((queue, (self.place.bytes, self.expires_at_ms)))
+    }
+
     /// The number of the name of its owner.
     pub(crate) const fn owner(&self) -> Option<u32> {
         self.owner

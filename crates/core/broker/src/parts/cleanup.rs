@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use session::{ExpiringQueue, Outgoing};
 
-use crate::parts::groups::Parked;
+use crate::parts::group_queue::Item;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Leaving;
 
@@ -23,7 +23,7 @@ pub(crate) struct Cleanup {
     /// Slots, and what leaves the index of them.
     pub(crate) subscriptions: VecDeque<(u32, Leaving)>,
     pub(crate) queues: Vec<Outgoing>,
-    pub(crate) parked: Vec<ExpiringQueue<Parked>>,
+    pub(crate) parked: Vec<ExpiringQueue<Item>>,
 }
 
 impl Cleanup {
@@ -55,7 +55,7 @@ impl Cleanup {
 
 impl Sessions {
     /// Messages of a shared group that is gone.
-    pub(crate) fn discard_parked(&mut self, parked: ExpiringQueue<Parked>) {
+    pub(crate) fn discard_parked(&mut self, parked: ExpiringQueue<Item>) {
         if parked.len() > MESSAGES_AT_ONCE {
             self.cleanup.parked.push(parked);
         }

@@ -5,33 +5,15 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use session::{Amount, Expires, ExpiringQueue, Message, Overflow};
 use slab::Slab;
 use topic::FilterId;
 
+use crate::parts::group_queue::GroupQueue;
 use crate::parts::members::Members;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
 use crate::words::queue_number::KeptId;
 use crate::{GroupText, SessionKey};
-
-/// A message that waits in memory, at the group's home.
-#[derive(Debug)]
-pub(crate) struct Parked {
-    /// In the order in which they came. One that was given to a member in vain keeps its number.
-    pub(crate) number: u64,
-    pub(crate) message: Message,
-}
-
-impl Expires for Parked {
-    fn expires_at_ms(&self) -> u64 {
-        self.message.expires_at_ms()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.message.heap_bytes() as u64
-    }
-}
 
 /// A group as one shard knows it.
 #[derive(Debug)]
@@ -41,13 +23,8 @@ pub(crate) struct Group {
     pub(crate) members: Members,
     /// Where the round robin goes on, or who is stuck to.
     pub(crate) next: usize,
-    /// At home: messages that no member could take, in their order. `Settings::share_queue` limits
-    /// them together with those of `denied` and of `kept`.
-    pub(crate) parked: ExpiringQueue<Parked>,
-    /// At home: messages that no member with room may have, in their order (`denied.rs`).
-    pub(crate) denied: ExpiringQueue<Parked>,
-    /// The number of the latest of both.
-    last_parked: u64,
+    /// At home: what waits. `Settings::share_queue` limits it.
+    pub(crate) queue: GroupQueue,
     /// At home: the queue that the journal keeps for the group.
     pub(crate) kept: Option<KeptId>,
     /// At home: something waits for a member, and the other shards were notified.
@@ -67,74 +44,12 @@ impl Group {
             filter,
             members: Members::default(),
             next: 0,
-            parked: ExpiringQueue::default(),
-            denied: ExpiringQueue::default(),
-            last_parked: 0,
+            queue: GroupQueue::default(),
             kept: None,
             is_announced: false,
             is_waiting: false,
             forget_at_ms,
         }
-    }
-
-    /// Lets a message wait. `number`: of one that has waited before, else 0. `is_denied`: for a
-    /// member that may have it.
-    pub(crate) fn wait(&mut self, number: u64, message: Message, is_denied: bool, now_ms: u64) {
-        self.last_parked += u64::from(number == 0);
-        let number = if number == 0 { self.last_parked } else { number };
-        let queue = if is_denied { &mut self.denied } else { &mut self.parked };
-        queue.insert(Parked { number, message }, now_ms, |other| other.number < number);
-    }
-
-    /// Those that go to members again. Returns how many were looked at.
-    pub(crate) fn put_back_denied(&mut self, most: usize, now_ms: u64) -> usize {
-        let mut count = 0;
-        while count < most
-            && let Some((one, is_live)) = self.denied.pop_front()
-        {
-            if is_live {
-                self.wait(one.number, one.message, false, now_ms);
-            }
-            count += 1;
-        }
-        count
-    }
-
-    /// Drops the oldest or the newest message in memory, whatever keeps it waiting. Returns whether
-    /// it has not expired.
-    pub(crate) fn drop_one(&mut self, overflow: Overflow) -> Option<bool> {
-        let number = |one: Option<&Parked>| one.map(|one| one.number);
-        let dropped = if overflow == Overflow::DropOldest {
-            let ends = (number(self.parked.front()), number(self.denied.front()));
-            let is_parked =
-                matches!(ends, (Some(parked), denied) if denied.is_none_or(|it| parked < it));
-            if is_parked { self.parked.pop_front() } else { self.denied.pop_front() }
-        } else {
-            // The group has no one publisher to refuse: only the end to drop from is a choice.
-            let is_denied = number(self.parked.back()) < number(self.denied.back());
-            if is_denied { self.denied.pop_back() } else { self.parked.pop_back() }
-        };
-        dropped.map(|(_, is_live)| is_live)
-    }
-
-    /// Messages that wait here in memory.
-    pub(crate) const fn waiting_here(&self) -> Amount {
-        let mut waiting = self.parked.live();
-        waiting.add(self.denied.live());
-        waiting
-    }
-
-    /// What has expired takes no room (MQTT-3.3.2-5). Returns how many they were, and how many were
-    /// looked at.
-    pub(crate) fn drop_expired(&mut self, now_ms: u64) -> (u64, usize) {
-        let (mut expired, mut looked_at) = (0, 0);
-        for queue in [&mut self.parked, &mut self.denied] {
-            let (more, count) = queue.expire(now_ms, drop);
-            queue.clear_front();
-            expired += u64::from(more.messages);
-            looked_at += count;
-        }
-        (expired, looked_at)
     }
 }
 

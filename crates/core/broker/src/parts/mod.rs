@@ -9,6 +9,7 @@ pub(crate) mod droppers;
 pub(crate) mod effects;
 pub(crate) mod filter_pauses;
 pub(crate) mod flow;
+pub(crate) mod group_queue;
 pub(crate) mod groups;
 pub(crate) mod inbox;
 pub(crate) mod members;

@@ -4,7 +4,6 @@ use policy::{Action, ClientLocation, Grants, Identity};
 
 use crate::Shard;
 use crate::life::connect::SEQUENCES_PER_MS;
-use crate::log::store::Log;
 use crate::parts::client::Client;
 use crate::parts::groups::Group;
 use crate::parts::groups::Groups;
@@ -70,7 +69,7 @@ impl Shard {
                 within.is_none_or(|scope| group.name.scope == scope)
                     && self.cx.shared.shard_of_group(group.name.key) == self.cx.id
             });
-            rows.extend(own.map(|group| group_view(self.log.as_deref(), group)));
+            rows.extend(own.map(group_view));
             number += 1;
         }
         Page::of(rows, (number < end).then_some(number))
@@ -328,17 +327,14 @@ fn receiving(group: &Group) -> ReceiverView {
     }
 }
 
-fn group_view(log: Option<&Log>, group: &Group) -> GroupView {
-    let kept = group.kept.zip(log).map(|(kept, log)| log.waiting_amount(kept));
-    let mut waiting = kept.unwrap_or_default();
-    waiting.add(group.waiting_here());
+fn group_view(group: &Group) -> GroupView {
     GroupView {
         scope: group.name.scope,
         share: group.name.share.clone(),
         filter: group.name.filter.clone(),
         members: group.members.len() as u64,
         online: group.members.online().filter(|member| member.load.is_online()).count() as u64,
-        waiting: waiting.messages.into(),
+        waiting: group.queue.amount().messages.into(),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::log::replay::{
 };
 use crate::log::store::Log;
 use crate::parts::client::Client;
+use crate::parts::group_queue::Item;
 use crate::parts::sessions::Sessions;
 use crate::parts::subscriptions::Listed;
 use crate::state::Context;
@@ -202,7 +203,7 @@ impl Shard {
 
     /// Counts who needs each message, and lines up what waits. Returns how many there are.
     fn restore_messages(&mut self, replay: &mut Replay, since: &Since) -> u64 {
-        let Self { cx, sessions, log: Some(log), .. } = self else { return 0 };
+        let Self { cx, sessions, groups, log: Some(log), .. } = self else { return 0 };
         log.restore_own(replay);
         log.mark_topics(replay, |topic| cx.topic_mark(Name::of_key(topic)));
         let mut needs = log.needs(replay);
@@ -219,9 +220,18 @@ impl Shard {
                     }
                     None => None,
                 };
+            let mut waits = false;
+            if let Some((queue, (bytes, expires_at_ms))) = facts.group_of_waiting(cx.now_ms)
+                && let Some(key) = log.group_of_found(queue, serial)
+                && let Some(group) = groups.by_key_mut(key).expected()
+            {
+                let item = Item::in_log(serial, bytes, expires_at_ms);
+                group.queue.push(item, None, cx.now_ms);
+                waits = true;
+            }
             let need = needs.remove(&serial).unwrap_or_default();
             let owner = cx.account_of(facts.owner(), replay, &mut owners);
-            log.restore_message((serial, &facts), need, recipients, owner, cx.now_ms);
+            log.restore_message((serial, &facts), need, (recipients, waits), owner, cx.now_ms);
         }
         let since = since.iter().map(|((slot, filter), serial)| (*slot, *filter, *serial));
         log.end_restore(replay, since)

@@ -52,9 +52,10 @@ impl Shard {
             self.take_back(number, way.serial, true);
             return;
         }
-        if let Some(group) = self.groups.get_mut(number).expected() {
-            group.wait(way.number, message, true, self.cx.now_ms);
-            group.keep_to_limits(&mut self.cx, self.log.as_deref());
+        let Self { cx, groups, log, .. } = self;
+        if let Some(group) = groups.get_mut(number).expected() {
+            group.queue.wait(way.number, message, true, cx.now_ms);
+            group.keep_to_limits(cx, log.as_deref_mut());
         }
     }
 
@@ -62,19 +63,15 @@ impl Shard {
     fn put_back_denied(&mut self, key: u64, most: usize) -> usize {
         let Self { cx, groups, log, .. } = self;
         let Some(group) = groups.by_key_mut(key).expected() else { return 0 };
-        cx.drop_group_expired(group);
-        let count = group.put_back_denied(most, cx.now_ms);
-        let kept = group.kept.zip(log.as_mut());
-        count + kept.map_or(0, |(kept, log)| log.put_back_denied(kept, most - count))
+        group.drop_expired(cx, log.as_deref_mut());
+        let (count, gone) = group.queue.readmit(most, cx.now_ms);
+        group.give_up(log.as_deref_mut(), gone);
+        count
     }
 
     /// The keys of those at home with messages that no member with room may have.
     pub(crate) fn with_denied(&self) -> Vec<u64> {
-        let log = self.log.as_deref();
-        let has_denied = |group: &&Group| {
-            let kept = group.kept.zip(log);
-            !group.denied.is_empty() || kept.is_some_and(|(kept, log)| log.has_denied(kept))
-        };
+        let has_denied = |group: &&Group| group.queue.has_denied();
         let groups = self.groups.places.iter().map(|(_, group)| group);
         groups.filter(has_denied).map(|group| group.name.key).collect()
     }

@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use codec::{QoS, Reason};
 use session::{Dropped, Message, QueueLimit};
+use storage::AppendError;
 
 use crate::deliver::copies::count_dropped;
-use crate::log::kept_groups::{ForGroup, Surplus};
+use crate::log::kept_groups::{Back, ForGroup};
 use crate::log::store::{Loaded, Log};
-use crate::parts::groups::{Group, Parked};
+use crate::parts::group_queue::Item;
+use crate::parts::groups::Group;
 use crate::parts::work::Task;
 use crate::state::Context;
 use crate::words::expected::Expected;
 use crate::words::group_names::GroupName;
-use crate::words::queue_number::KeptId;
 use crate::words::reasons::reason_of;
 use crate::{Confirm, GroupWay, Mail, Shard, ShareStrategy};
-use session::{Overflow, QueueLimits};
-use storage::AppendError;
 
 impl Shard {
     /// Does the group keep this message in a journal, at its home?
@@ -73,9 +72,12 @@ impl Shard {
         group.kept = Some(id);
         let by_client = cx.shared.settings.share_strategy == ShareStrategy::HashClient;
         let own = ForGroup { message, by_client, confirm };
-        let is_first = log.keep_for_group(id, &own, &cx.shared.ledger, cx.now_ms)?;
-        group.keep_all_to_limits(cx, log, id);
-        Ok(is_first)
+        let (serial, bytes) = log.keep_for_group(id, &own, &cx.shared.ledger)?;
+        let was_empty = group.queue.is_empty();
+        let item = Item::in_log(serial, bytes, message.expires_at_ms());
+        group.queue.push(item, Some(message), cx.now_ms);
+        group.keep_to_limits(cx, Some(log));
+        Ok(was_empty)
     }
 
     /// Keeps a message until a member can take it.
@@ -93,8 +95,8 @@ impl Shard {
         if !is_kept {
             return cx.note_group_dropped(&group.name, 1);
         }
-        group.wait(place, message, false, cx.now_ms);
-        group.keep_to_limits(cx, log.as_deref());
+        group.queue.wait(place, message, false, cx.now_ms);
+        group.keep_to_limits(cx, log.as_deref_mut());
         self.drain_group(name.key);
     }
 
@@ -121,12 +123,18 @@ impl Shard {
     pub(super) fn take_back(&mut self, number: u32, serial: u64, is_denied: bool) -> bool {
         let Self { cx, groups, log: Some(log), .. } = self else { return false };
         let Some(group) = groups.get_mut(number).expected() else { return false };
-        let Some(id) = group.kept else { return false };
-        let is_back = log.take_back(id, serial, is_denied);
-        if is_back {
-            group.keep_all_to_limits(cx, log, id);
-        }
-        is_back
+        let back = group.kept.map(|id| log.take_back(id, serial));
+        let item = match back {
+            Some(Back::Waits(bytes, expires_at_ms)) => Item::in_log(serial, bytes, expires_at_ms),
+            Some(Back::Expired) => {
+                count_dropped(&cx.metrics, Dropped::Expired, 1);
+                return false;
+            }
+            Some(Back::Over) | None => return false,
+        };
+        group.queue.come_back(item, is_denied, cx.now_ms);
+        group.keep_to_limits(cx, Some(log));
+        true
     }
 
     /// All groups at home, for members that became free without anybody saying so.
@@ -151,137 +159,104 @@ impl Shard {
     fn drain(&mut self, number: u32) {
         let Self { cx, groups, log, .. } = self;
         let Some(group) = groups.get_mut(number).expected() else { return };
-        if let (Some(id), Some(log)) = (group.kept, log.as_mut()) {
-            group.dispatch_kept(cx, log, id);
-        }
-        group.dispatch_parked(cx);
-        group.announce_waiting(cx, log.as_deref());
+        group.dispatch(cx, log.as_deref_mut());
+        group.announce_waiting(cx);
     }
 
     /// After a start: notifies the other shards for which groups something waits here.
     pub(crate) fn announce_all_waiting(&mut self) {
-        let Self { cx, groups, log, .. } = self;
+        let Self { cx, groups, .. } = self;
         for key in groups.keys() {
             if let Some(group) = groups.by_key_mut(key) {
-                group.announce_waiting(cx, log.as_deref());
+                group.announce_waiting(cx);
             }
         }
     }
 }
 
 impl Group {
-    /// Is there a message that no member could take?
-    pub(crate) fn has_waiting(&self, log: Option<&Log>) -> bool {
-        let is_kept = || self.kept.zip(log).is_some_and(|(kept, log)| log.has_waiting(kept));
-        !self.parked.is_empty() || is_kept()
-    }
-
     /// Tells the other shards, once per change, whether something waits here for their members.
-    fn announce_waiting(&mut self, cx: &mut Context, log: Option<&Log>) {
-        let any = self.has_waiting(log);
+    fn announce_waiting(&mut self, cx: &mut Context) {
+        let any = !self.queue.is_empty();
         if std::mem::replace(&mut self.is_announced, any) != any {
             cx.send_to_others(&Mail::Waiting { group: self.name.key, any });
         }
     }
 
-    /// Dispatches what waits in the log, as far as members have room.
-    fn dispatch_kept(&mut self, cx: &mut Context, log: &mut Log, id: KeptId) {
-        while log.has_waiting(id)
-            && self.has_room(cx)
-            && let Some((serial, loaded)) = log.front_of_group(id)
-        {
-            let message = match loaded {
-                Loaded::Pending => return,
-                Loaded::Ready(message) if !message.is_expired(cx.now_ms) => message,
-                Loaded::Ready(_) | Loaded::Gone => {
-                    let was_live = log.drop_front_of_group(id, serial);
-                    count_dropped(&cx.metrics, Dropped::Expired, was_live.into());
-                    continue;
-                }
-            };
-            let Some(member) = self.assign(cx, &message) else { return };
-            log.dispatch_front_of_group(id, serial);
-            let (group, way) = (self.name.clone(), GroupWay::new(1, serial));
-            cx.send(member.shard(), Mail::Offer { group, member, message, way });
-        }
-    }
-
-    fn dispatch_parked(&mut self, cx: &mut Context) {
-        while let Some(message) = self.parked.front().map(|parked| parked.message.clone()) {
-            let member = self.assign(cx, &message);
-            if member.is_none() && !message.is_expired(cx.now_ms) {
+    /// Dispatches what waits, as far as members have room.
+    fn dispatch(&mut self, cx: &mut Context, mut log: Option<&mut Log>) {
+        while let Some(front) = self.queue.front() {
+            let (place, serial, known) = (front.place, front.serial, front.message.clone());
+            if serial != 0 && !self.has_room(cx) {
                 return;
             }
-            let Some((Parked { number, .. }, was_live)) = self.parked.pop_front().expected() else {
-                return;
+            let kept = self.kept.zip(log.as_deref_mut());
+            let loaded = match (known, kept) {
+                (Some(message), _) => Loaded::Ready(message),
+                (None, Some((id, log))) => log.load_for_group(id, serial),
+                (None, None) => Loaded::Gone,
             };
-            let Some(member) = member else {
-                cx.metrics.dropped_expired.add(was_live.into());
+            let message = match loaded {
+                Loaded::Pending => return,
+                Loaded::Ready(message) if !message.is_expired(cx.now_ms) => Some(message),
+                Loaded::Ready(_) | Loaded::Gone => None,
+            };
+            let member = message.as_ref().and_then(|message| self.assign(cx, message));
+            if message.is_some() && member.is_none() {
+                return;
+            }
+            let Some((_, was_live)) = self.queue.pop_front().expected() else { return };
+            let (Some(member), Some(message)) = (member, message) else {
+                count_dropped(&cx.metrics, Dropped::Expired, was_live.into());
+                self.give_up(log.as_deref_mut(), Some(serial).filter(|serial| *serial != 0));
                 continue;
             };
+            if let Some((id, log)) = self.kept.zip(log.as_deref_mut()).filter(|_| serial != 0) {
+                log.dispatch_for_group(id, serial);
+            }
             // Hop 1: it comes from the queue, so the rest of the queue does not hold it back.
-            let (group, way) = (self.name.clone(), GroupWay { number, ..GroupWay::new(1, 0) });
+            let group = self.name.clone();
+            let way = GroupWay { number: place, ..GroupWay::new(1, serial) };
             cx.send(member.shard(), Mail::Offer { group, member, message, way });
         }
     }
 
-    /// The limits of a group's queue, on all that no member has, in memory and in the log.
-    fn keep_all_to_limits(&mut self, cx: &mut Context, log: &mut Log, id: KeptId) {
+    /// Drops what is beyond the limits of the group's queue, in memory and in the log.
+    pub(super) fn keep_to_limits(&mut self, cx: &mut Context, mut log: Option<&mut Log>) {
         let limits = cx.shared.settings.share_queue;
-        let mut waiting = self.waiting_here();
-        waiting.add(log.waiting_amount(id));
         // With what has expired: no look at that is needed where all has room.
-        if QueueLimit::exceeded(waiting, &limits).is_none() {
+        if QueueLimit::exceeded(self.queue.amount(), &limits).is_none() {
             return;
         }
-        if limits.overflow == Overflow::DropOldest {
-            // What is in memory goes before what is in the journal.
-            self.drop_kept_surplus(cx, log, id, &limits);
-            return self.keep_to_limits(cx, Some(log));
-        }
-        cx.drop_group_expired(self);
-        let limits = limits.less(self.waiting_here());
-        self.drop_kept_surplus(cx, log, id, &limits);
-    }
-
-    fn drop_kept_surplus(&self, cx: &mut Context, log: &mut Log, id: KeptId, limits: &QueueLimits) {
-        let surplus = log.drop_group_surplus(id, limits, cx.now_ms);
-        let Surplus { expired, dropped, at_limit, looked_at } = surplus;
-        cx.flow.work.charge_for(Task::Pending(looked_at));
-        count_dropped(&cx.metrics, Dropped::Expired, expired);
-        if dropped > 0 {
-            cx.note_group_dropped_at(&self.name, at_limit, dropped);
-        }
-    }
-
-    /// Drops from memory what is beyond the limits of the group's queue, which the log may have a
-    /// part of.
-    pub(super) fn keep_to_limits(&mut self, cx: &mut Context, log: Option<&Log>) {
-        let kept = self.kept.zip(log).map(|(kept, log)| log.waiting_amount(kept));
-        let limits = cx.shared.settings.share_queue.less(kept.unwrap_or_default());
-        if QueueLimit::exceeded(self.waiting_here(), &limits).is_none() {
-            return;
-        }
-        cx.drop_group_expired(self);
+        self.drop_expired(cx, log.as_deref_mut());
         let (mut dropped, mut at_limit) = (0, None);
-        while let Some(limit) = QueueLimit::exceeded(self.waiting_here(), &limits)
-            && let Some(was_live) = self.drop_one(limits.overflow)
+        while let Some(limit) = QueueLimit::exceeded(self.queue.amount(), &limits)
+            && let Some((item, was_live)) = self.queue.drop_one(&limits)
         {
             at_limit = Some(limit);
             dropped += u64::from(was_live);
+            let serial = Some(item.serial).filter(|serial| *serial != 0);
+            self.give_up(log.as_deref_mut(), serial);
         }
         if dropped > 0 {
             cx.note_group_dropped_at(&self.name, at_limit, dropped);
         }
     }
-}
 
-impl Context {
-    /// What has expired in the queues of a group takes no room there.
-    pub(super) fn drop_group_expired(&mut self, group: &mut Group) {
-        let (expired, looked_at) = group.drop_expired(self.now_ms);
-        self.flow.work.charge_for(Task::Pending(looked_at));
-        count_dropped(&self.metrics, Dropped::Expired, expired);
+    /// What has expired takes no room (MQTT-3.3.2-5).
+    pub(super) fn drop_expired(&mut self, cx: &mut Context, log: Option<&mut Log>) {
+        let (expired, looked_at, gone) = self.queue.drop_expired(cx.now_ms);
+        cx.flow.work.charge_for(Task::Pending(looked_at));
+        count_dropped(&cx.metrics, Dropped::Expired, expired);
+        self.give_up(log, gone);
+    }
+
+    /// Messages of the log will never be dispatched.
+    pub(super) fn give_up(&self, log: Option<&mut Log>, serials: impl IntoIterator<Item = u64>) {
+        let Some((id, log)) = self.kept.zip(log) else { return };
+        for serial in serials {
+            log.give_up_for_group(id, serial, self.queue.waits_before(serial));
+        }
     }
 }
 

@@ -131,11 +131,11 @@ impl Shard {
     pub(super) fn forget_group(&mut self, number: u32) {
         let Some(group) = self.groups.remove(number).expected() else { return };
         self.sessions.router.remove_group(group.filter, number);
-        let waiting = u64::from(group.waiting_here().messages);
+        let waiting = u64::from(group.queue.amount().messages);
+        let (serials, lists) = group.queue.into_parts();
         let kept = group.kept.zip(self.log.as_mut());
-        let lost = waiting + kept.map_or(0, |(kept, log)| log.close_group_queue(kept));
-        self.sessions.discard_parked(group.parked);
-        self.sessions.discard_parked(group.denied);
+        let lost = waiting + kept.map_or(0, |(kept, log)| log.close_group_queue(kept, &serials));
+        lists.into_iter().for_each(|list| self.sessions.discard_parked(list));
         if lost > 0 {
             self.cx.note_group_dropped(&group.name, lost);
         }

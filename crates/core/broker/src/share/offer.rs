@@ -56,7 +56,7 @@ impl Shard {
         let Some(group) = self.groups.get_mut(number).expected() else { return };
         let name = group.name.clone();
         let home = cx.shared.shard_of_group(name.key);
-        let is_behind = group.is_waiting && home != cx.id || !group.parked.is_empty();
+        let is_behind = group.is_waiting && home != cx.id || !group.queue.is_empty();
         let chosen = if is_behind && hops == 0 || hops >= HOPS_MAX {
             None
         } else {
