@@ -1,9 +1,12 @@
 //! Journals of which one has no room or is out of service: who is refused for it, and who is not.
 
-use crate::rows::{Row, Step, all, asks, does, gets, passes, posts, row, run, sends, settles};
+use crate::rows::{
+    Row, Step, all, asks, does, gets, is_not_read, passes, posts, reads_on, row, run, sends,
+    settles,
+};
 use broker::{Settings, WhenFull};
-use codec::{AckKind, Packet, Property, PropertyBuf, Reason};
-use rig::{Got, Lab, persistent, retained};
+use codec::Reason;
+use rig::{Got, Lab, persistent};
 use storage::Status;
 
 /// Two shards, each with a session that is away: its messages on `zero/#` and `one/#`. The disk of
@@ -136,43 +139,24 @@ fn a_subscription_waits_for_a_disk_that_is_only_behind() {
     assert_eq!(lab.take_all(subscriber), vec![Got::Suback(1, vec![1]); 100]);
 }
 
-/// A PUBLISH with so many bytes of user property.
-fn with_property<'a>(packet: Packet<'a>, properties: &'a PropertyBuf) -> Packet<'a> {
-    match packet {
-        Packet::Publish(publish) => {
-            Packet::Publish(codec::Publish { properties: properties.as_properties(), ..publish })
-        }
-        other => other,
-    }
-}
-
 /// Each of them is written for the subscriber and as the retained message of its topic, with all
 /// its properties: room for one of both is not enough.
 #[test]
 fn a_retained_publish_waits_for_a_disk_that_is_only_behind() {
-    let mut lab = Lab::durable(1);
-    let away = lab.open(persistent("away"));
-    lab.subscribe(away, "r/#", 1);
-    lab.cut(away);
-    let publisher = lab.open(persistent("publisher"));
-    let mut properties = PropertyBuf::new();
-    properties.push(Property::User("name", &"x".repeat(4000)));
-    lab.disks_stand_still = true;
-    for packet_id in 1..=40 {
-        let topic = format!("r/{packet_id}");
-        let packet = retained(&topic, &[b'x'; 2000 + 97], 1, packet_id);
-        lab.send(publisher, &with_property(packet, &properties));
-    }
-    assert_eq!(lab.take_all(publisher), []);
-    assert!(!lab.pauses.is_empty());
-    lab.disks_stand_still = false;
-    for _ in 0..100 {
-        lab.pass_secs(1);
-        lab.bytes(publisher, &[]);
-    }
-    let answers = lab.take_all(publisher);
-    assert_eq!(answers.len(), 40);
-    for got in answers {
-        assert!(matches!(got, Got::Ack(AckKind::Puback, _, Reason::SUCCESS)), "{got:?}");
-    }
+    let stand_still = |stands: bool| does(move |stage| stage.lab.disks_stand_still = stands);
+    run([row("", "forty that are retained", Lab::durable(1))
+        .steps([sends("away", ["kept", "subscribe r/# qos1", "cut"]), sends("writer", ["kept"])])
+        .steps([stand_still(true)])
+        .steps((1..=40).map(|id| {
+            sends("writer", [format!("publish r/{id} x*2097 qos1 id{id} retain user4000")])
+        }))
+        .steps([gets("writer", []), is_not_read("writer"), stand_still(false)])
+        .steps((0..100).flat_map(|_| [passes(1), reads_on("writer")]))
+        .steps([does(|stage| {
+            let answers = stage.taken_by("writer");
+            assert_eq!(answers.len(), 40);
+            for got in answers {
+                assert!(matches!(got, Got::Ack(_, _, Reason::SUCCESS)), "{got:?}");
+            }
+        })])]);
 }

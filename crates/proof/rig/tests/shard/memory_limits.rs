@@ -2,101 +2,98 @@
 
 use std::sync::Arc;
 
+use crate::rows::{
+    Step, asks, counts, counts_in, does, gets, keeps, opens, reads, reads_count, row, run, sends,
+    v311, within,
+};
 use broker::admission::{self, Admission};
 use broker::{ConnectRequest, Limits, Memory, Settings};
-use codec::{AckKind, Connect, Packet, Property, PropertyBuf, QoS, Reason, Version};
+use codec::{Connect, Packet, Property, PropertyBuf, QoS, Reason};
 use policy::{Access, Attribute, Attributes, Principal};
 use policy::{OrderedRule, OwnRules};
-use rig::{
-    Conn, Got, Lab, connect_packet, of_version, persistent, publish, request, request_with,
-    retained, with_limits,
-};
+use rig::{Got, Lab, connect_packet, persistent, request};
 use session::MemoryKind;
 
-fn answer_to_retained(lab: &mut Lab, conn: Conn, topic: &str, payload: &[u8]) -> Reason {
-    lab.send(conn, &retained(topic, payload, 1, 1));
-    match lab.take_all(conn)[..] {
-        [Got::Ack(AckKind::Puback, 1, reason)] => reason,
-        ref other => panic!("expected a PUBACK, got {other:?}"),
-    }
+fn sets_memory(memory: Memory) -> Step {
+    does(move |stage| stage.lab.shared.set_memory(memory))
 }
 
 #[test]
-fn what_frees_memory_is_taken_when_memory_is_short() {
-    for qos in [0, 1, 2] {
-        let mut lab = Lab::new(2);
-        let client = lab.open(persistent("client"));
-        for (number, topic) in ["a", "b"].into_iter().enumerate() {
-            lab.send(client, &retained(topic, b"kept", 1, number as u16 + 1));
-        }
-        lab.take_all(client);
-        lab.subscribe(client, "mine", 1);
-        lab.publish(client, "mine", b"x", 1, 9);
-        lab.take_all(client);
-        lab.shared.set_memory(Memory::Out);
-        lab.send(client, &retained("a", b"", qos, 11));
-        assert_eq!(lab.total(|m| &m.retained), 1, "cleared at QoS {qos}");
-        let refused = lab
-            .take_all(client)
-            .into_iter()
-            .any(|got| matches!(got, Got::Ack(_, 11, reason) if reason.is_error()));
-        assert!(!refused);
-        lab.ack(client, AckKind::Puback, 1);
-        lab.unsubscribe(client, "mine");
-        assert_eq!(lab.take_all(client), [Got::Unsuback(2, vec![0])]);
-        lab.cut(client);
-        let client = lab.open(request("client"));
-        lab.cut(client);
-        assert_eq!(lab.total(|m| &m.sessions), 0, "a clean start ends the session");
-    }
-}
-
-#[test]
-fn what_clears_a_retained_message_reaches_its_subscribers_when_memory_is_short() {
-    let mut lab = Lab::new(1);
-    let subscriber = lab.open(request("subscriber"));
-    lab.subscribe(subscriber, "a", 1);
-    let publisher = lab.open(request("publisher"));
-    lab.send(publisher, &retained("a", b"kept", 1, 1));
-    assert_eq!(lab.payloads(subscriber), ["kept"]);
-    lab.shared.set_memory(Memory::Short);
-    lab.send(publisher, &retained("a", b"", 1, 2));
-    assert_eq!(lab.payloads(subscriber), [""]);
-}
-
-#[test]
-fn a_new_subscription_is_refused_when_memory_is_short_and_one_that_there_is_changes() {
-    let mut lab = Lab::new(1);
-    let client = lab.open(request("client"));
-    let old = lab.open(of_version(Version::V311, "old"));
-    lab.subscribe(client, "there", 0);
-    lab.shared.set_memory(Memory::Short);
-    assert_eq!(lab.subscribe(client, "new", 1), Reason::QUOTA_EXCEEDED.0);
-    assert_eq!(lab.subscribe(old, "new", 1), 0x80, "3.1.1 knows one failure");
-    assert_eq!(lab.subscribe(client, "there", 1), 1);
-    lab.shared.set_memory(Memory::Enough);
-    assert_eq!(lab.subscribe(client, "new", 1), 1);
+fn when_memory_is_short() {
+    run([0, 1, 2].map(|qos| {
+        let name = format!("what frees memory is taken, cleared at QoS {qos}");
+        let (clear, cleared) = match qos {
+            0 => ("publish a \"\" retain", ""),
+            1 => ("publish a \"\" qos1 id11 retain", "puback 11 no_matching_subscribers"),
+            _ => ("publish a \"\" qos2 id11 retain", "pubrec 11"),
+        };
+        row("", name, Lab::new(2)).steps([
+            sends("client", ["kept", "publish a x qos1 retain", "publish b x qos1 retain"]),
+            sends("client", ["subscribe mine qos1", "publish mine x qos1"]),
+            reads("client", ["x"]),
+            sets_memory(Memory::Out),
+            sends("client", [clear]),
+            does(move |stage| {
+                let got = stage.taken_by("client");
+                let got: Vec<String> = got.iter().map(crate::notation::text_of).collect();
+                assert_eq!(got.concat(), cleared);
+            }),
+            counts(|m| &m.retained, 1),
+            sends("client", ["puback 1", "unsubscribe mine"]),
+            gets("client", []),
+            // A clean start ends the session.
+            sends("client", ["cut"]),
+            opens("client", |own| own),
+            sends("client", ["cut"]),
+            counts(|m| &m.sessions, 0),
+        ])
+    }));
+    run([
+        row("", "what clears a retained message reaches its subscribers", Lab::new(1)).steps([
+            sends("reader", ["subscribe a qos1"]),
+            sends("writer", ["publish a kept qos1 retain"]),
+            sets_memory(Memory::Short),
+            sends("writer", ["publish a \"\" qos1 retain"]),
+            reads("reader", ["kept", ""]),
+        ]),
+        row("", "a new subscription is refused, and one that there is changes", Lab::new(1)).steps(
+            [
+                opens("old", v311),
+                sends("client", ["subscribe there"]),
+                sets_memory(Memory::Short),
+                asks("client", "subscribe new qos1", ["suback 1: quota_exceeded"]),
+                // MQTT 3.1.1 knows one failure.
+                asks("old", "subscribe new qos1", ["suback 1: unspecified_error"]),
+                sends("client", ["subscribe there qos1"]),
+                sets_memory(Memory::Enough),
+                sends("client", ["subscribe new qos1"]),
+            ],
+        ),
+    ]);
 }
 
 #[test]
 fn retained_messages_do_not_grow_beyond_the_limit_by_being_replaced() {
-    for shards in [1, 3] {
-        let settings = Settings { retained_bytes_max: 10_000, ..Settings::default() };
-        let mut lab = Lab::with(shards, settings, Access::open());
-        let client = lab.open(request("client"));
-        for topic in ["a", "b", "c", "d"] {
-            assert!(!answer_to_retained(&mut lab, client, topic, &[7; 1000]).is_error());
-        }
-        let large = answer_to_retained(&mut lab, client, "a", &[7; 9000]);
-        assert_eq!(large, Reason::QUOTA_EXCEEDED);
-        assert!(lab.total(|m| &m.retained_bytes) < 10_000);
-        assert_eq!(answer_to_retained(&mut lab, client, "new", &[7; 8000]), Reason::QUOTA_EXCEEDED);
-        // What fits still goes, and so does what takes less.
-        for payload in [&[7; 5000][..], &[7; 900], &[]] {
-            assert!(!answer_to_retained(&mut lab, client, "a", payload).is_error());
-        }
-        assert_eq!(lab.total(|m| &m.retained), 3);
-    }
+    let settings = Settings { retained_bytes_max: 10_000, ..Settings::default() };
+    let labs = [1, 3].map(|shards| Lab::with(shards, settings.clone(), Access::open()));
+    let retains = |topic: &str, bytes: usize, answer: &str| {
+        let payload = if bytes == 0 { "\"\"".into() } else { format!("x*{bytes}") };
+        let answer = format!("puback 1 {answer}");
+        asks("client", &format!("publish {topic} {payload} qos1 retain"), [&answer])
+    };
+    let (taken, refused) = ("no_matching_subscribers", "quota_exceeded");
+    run([row("", "four messages", labs)
+        .steps(["a", "b", "c", "d"].map(|topic| retains(topic, 1000, taken)))
+        .steps([
+            retains("a", 9000, refused),
+            counts_in(|m| &m.retained_bytes, 1..10_000),
+            retains("new", 8000, refused),
+            // What fits still goes, and so does what takes less.
+            retains("a", 5000, taken),
+            retains("a", 900, taken),
+            retains("a", 0, taken),
+            counts(|m| &m.retained, 3),
+        ])]);
 }
 
 // What a client chooses the length of.
@@ -114,26 +111,24 @@ fn limited() -> Limits {
 
 #[test]
 fn a_publish_with_many_properties_is_refused() {
-    for (qos, fits) in [(0, true), (0, false), (1, true), (1, false), (2, false)] {
-        let mut lab = Lab::new(1);
-        let subscriber = lab.open(request("subscriber"));
-        lab.subscribe(subscriber, "t", 0);
-        let publisher = lab.open(request_with("publisher", limited()));
-        let many = properties(if fits { 900 } else { 1_100 });
-        let plain = publish("t", b"x", qos, 1);
-        let Packet::Publish(mut large) = plain else { unreachable!("it is one") };
-        large.properties = many.as_properties();
-        lab.send(publisher, &Packet::Publish(large));
-        assert_eq!(lab.payloads(subscriber).len(), usize::from(fits), "QoS {qos}");
-        let expected = match (qos, fits) {
-            (0, true) => vec![],
-            (0, false) => vec![Got::Disconnect(Reason::QUOTA_EXCEEDED)],
-            (1, true) => vec![Got::Ack(AckKind::Puback, 1, Reason::SUCCESS)],
-            (1, false) => vec![Got::Ack(AckKind::Puback, 1, Reason::QUOTA_EXCEEDED)],
-            _ => vec![Got::Ack(AckKind::Pubrec, 1, Reason::QUOTA_EXCEEDED)],
-        };
-        assert_eq!(lab.take_all(publisher), expected);
-    }
+    let cases = [
+        ("publish t x user900", 1, ""),
+        ("publish t x user1100", 0, "disconnect quota_exceeded"),
+        ("publish t x user900 qos1", 1, "puback 1"),
+        ("publish t x user1100 qos1", 0, "puback 1 quota_exceeded"),
+        ("publish t x user1100 qos2", 0, "pubrec 1 quota_exceeded"),
+    ];
+    run(cases.map(|(packet, count, answer)| {
+        let steps = [
+            sends("reader", ["subscribe t"]),
+            opens("writer", within(limited())),
+            sends("writer", [packet]),
+            reads_count("reader", count),
+        ];
+        let answered =
+            if answer.is_empty() { gets("writer", []) } else { gets("writer", [answer]) };
+        row("", packet, Lab::new(1)).steps(steps).steps([answered])
+    }));
 }
 
 fn refusal_of(connect: &Connect<'_>, limits: &Arc<Limits>) -> Option<Reason> {
@@ -167,43 +162,36 @@ fn a_will_is_measured_with_its_topic_and_its_properties() {
 }
 
 #[test]
-fn the_bytes_of_subscriptions_are_limited_and_given_back() {
+fn subscriptions() {
     let limits = Limits { subscription_bytes_max: 1_000, ..Limits::default() };
-    let mut lab = Lab::new(1);
-    let client = lab.open(request_with("client", limits));
-    let (deep, wide) = ("a/b/c/d/e/f/g", format!("x{}", "y".repeat(200)));
-    let shared = "$share/g/a/b";
-    for filter in [deep, shared] {
-        assert_eq!(lab.subscribe(client, filter, 1), 1);
-    }
-    assert_eq!(lab.subscribe(client, &wide, 1), Reason::QUOTA_EXCEEDED.0);
-    assert_eq!(lab.subscribe(client, deep, 0), 0, "one that there is takes no more");
-    lab.unsubscribe(client, shared);
-    lab.take_all(client);
-    assert_eq!(lab.subscribe(client, &wide, 1), 1);
-    for _ in 0..3 {
-        lab.unsubscribe(client, deep);
-        lab.take_all(client);
-        assert_eq!(lab.subscribe(client, deep, 1), 1);
-    }
-    assert_eq!(lab.subscribe(client, shared, 1), Reason::QUOTA_EXCEEDED.0);
-}
-
-#[test]
-fn a_filter_that_is_too_long_by_now_can_be_given_up() {
+    let (deep, shared) = ("subscribe a/b/c/d/e/f/g qos1", "subscribe $share/g/a/b qos1");
+    let wide = format!("subscribe x{} qos1", "y".repeat(200));
+    let again = || sends("client", ["unsubscribe a/b/c/d/e/f/g", deep]);
     let long = "f".repeat(300);
-    let mut lab = Lab::new(1);
-    let client = lab.open(persistent("client"));
-    lab.subscribe(client, &long, 1);
-    lab.cut(client);
     let topic = topic::TopicLimits { bytes_max: 100, ..topic::TopicLimits::default() };
-    let limits = Limits { topic, ..Limits::default() };
-    let client = lab.open(with_limits(persistent("client"), limits));
-    assert_eq!(lab.subscribe(client, &format!("{long}g"), 1), Reason::TOPIC_FILTER_INVALID.0);
-    let name = format!("$share/{}/f", "s".repeat(101));
-    assert_eq!(lab.subscribe(client, &name, 1), Reason::TOPIC_FILTER_INVALID.0);
-    lab.unsubscribe(client, &long);
-    assert_eq!(lab.take_all(client), [Got::Unsuback(2, vec![0])]);
+    let short = Limits { topic, ..Limits::default() };
+    let refused = ["suback 1: topic_filter_invalid"];
+    run([
+        row("", "their bytes are limited and given back", Lab::new(1)).steps([
+            opens("client", within(limits)),
+            sends("client", [deep, shared]),
+            asks("client", &wide, ["suback 1: quota_exceeded"]),
+            // One that there is takes no more.
+            sends("client", ["subscribe a/b/c/d/e/f/g", "unsubscribe $share/g/a/b", wide.as_str()]),
+            again(),
+            again(),
+            again(),
+            asks("client", shared, ["suback 1: quota_exceeded"]),
+        ]),
+        row("", "a filter that is too long by now can be given up", Lab::new(1)).steps([
+            sends("client", ["kept", &format!("subscribe {long} qos1"), "cut"]),
+            keeps("client", short),
+            asks("client", &format!("subscribe {long}g qos1"), refused),
+            asks("client", &format!("subscribe $share/{}/f qos1", "s".repeat(101)), refused),
+            sends("client", [format!("unsubscribe {long}")]),
+            gets("client", []),
+        ]),
+    ]);
 }
 
 // Owners.

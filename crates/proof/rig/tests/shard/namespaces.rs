@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use crate::rows::{
+    Step, all, asks, connects, crashes, does, gets, is_closed, is_open, kept, opens, passes,
+    reads_count, row, run, sends, settles,
+};
 use broker::command::{PAGE_ROWS, Wanted};
 use broker::journal::{Fact, GroupOpened, QueueNumber, SessionOpened, StoredMessage};
 use broker::{Answer, Command, ConnectRequest, Name, Quota, Scope};
-use codec::{AckKind, Reason, Version};
+use codec::{AckKind, QoS, Reason, Version};
 use proptest::prelude::*;
-use rig::{Conn, Got, Lab, SCOPES, level, persistent, request, retained};
+use rig::{Conn, Got, Lab, SCOPES, level, persistent, request, retained, will, with_will};
 use session::Will;
 use storage::Status;
 use storage::testing::Crash;
@@ -33,17 +37,109 @@ fn subscribe(lab: &mut Lab, conn: Conn, filter: &str, qos: u8) {
     lab.settle();
 }
 
+/// What is in a namespace, by the number of each.
+const ALL: [&str; 3] = ["", "1:", "300:"];
+
 #[test]
-fn the_same_client_id_is_another_client_in_each_namespace() {
-    let mut lab = Lab::new(4);
-    let conns = scopes().map(|scope| lab.open(of(scope, persistent("phone"))));
-    assert!(conns.iter().all(|conn| !lab.is_closed(*conn)), "nobody is taken over");
-    for (scope, conn) in scopes().into_iter().zip(conns) {
-        let again = lab.connect(of(scope, persistent("phone")));
-        assert!(lab.is_closed(conn), "its own is");
-        let Some(Got::Connack { session_present, .. }) = lab.take(again) else { panic!() };
-        assert!(session_present);
-    }
+fn what_a_namespace_retains() {
+    let kept = ["publish t/a kept qos1 retain", "publish $x/a kept qos1 retain"];
+    let large = "publish t/large x*100000 qos1 retain";
+    let everything = ["subscribe #", "subscribe $x/#", "subscribe t/a", "subscribe t/large"];
+    let dying = |request| {
+        let will = Will { retain: true, ..will("t/will", QoS::AtLeastOnce) };
+        with_will(request, will)
+    };
+    let reader = |own: &str| format!("{own}reader");
+    run([row("", "retained messages and wills are of their namespace", Lab::new(4))
+        .steps([sends("1:writer", kept), sends("1:writer", [large])])
+        .steps(ALL.map(|own| {
+            let count = if own == "1:" { 5 } else { 0 };
+            all([
+                sends(&reader(own), everything),
+                reads_count(&reader(own), count),
+                sends(&reader(own), ["cut"]),
+            ])
+        }))
+        .steps(ALL.map(|own| sends(&format!("{own}listener"), ["subscribe t/will"])))
+        .steps([opens("300:dying", dying), sends("300:dying", ["cut"])])
+        .steps(ALL.map(|own| reads_count(&format!("{own}listener"), usize::from(own == "300:"))))
+        // Clearing a topic clears it where it was said.
+        .steps([
+            sends("300:clears", ["publish t/a \"\" qos1 retain"]),
+            asks("1:reads on", "subscribe t/a", ["publish t/a kept retain"]),
+        ])]);
+}
+
+#[test]
+fn one_namespace_is_meant() {
+    run([
+        row("", "a kick ends the session of the namespace that is meant", Lab::new(2))
+            .steps(ALL.map(|own| sends(&format!("{own}phone"), ["kept"])))
+            .steps([
+                does(|stage| {
+                    let name = Name::new(SCOPES[0], "phone");
+                    let shard = usize::from(stage.lab.shared.shard_of_client(name));
+                    let now_ms = stage.lab.now_ms;
+                    assert!(stage.lab.shards[shard].on_kick(name, now_ms));
+                }),
+                settles(),
+                is_open("phone"),
+                is_closed("1:phone"),
+                is_open("300:phone"),
+            ]),
+        row("", "a closed namespace takes nobody", Lab::new(1)).steps([
+            closes(true),
+            connects("1:client", |own| own),
+            gets("1:client", ["connack banned"]),
+            // There is none.
+            connects("77:client", |own| own),
+            gets("77:client", ["connack banned"]),
+            closes(false),
+            opens("1:client", |own| own),
+        ]),
+    ]);
+}
+
+#[test]
+fn what_outlives_a_loss_of_power() {
+    run([row("", "all of it outlives a loss of power", [Lab::durable(1), Lab::durable(4)])
+        .steps(ALL.map(|own| {
+            let (away, writer) = (format!("{own}away"), format!("{own}writer"));
+            all([
+                sends(&away, ["kept", "subscribe t/# qos1", "subscribe $share/g/jobs/+ qos1"]),
+                sends(&away, ["cut"]),
+                sends(&writer, ["kept", &format!("publish t/a queued{own} qos1 id1")]),
+                sends(&writer, [format!("publish t/b exactly{own} qos2 id2")]),
+                sends(&writer, [format!("publish jobs/1 job{own} qos1 id3")]),
+                sends(&writer, [&format!("publish kept kept{own} qos1 id4 retain"), "cut"]),
+            ])
+        }))
+        .steps([does(|stage| stage.lab.turn_the_journal_over()), crashes()])
+        .steps(ALL.map(|own| {
+            let (away, reader) = (format!("{own}away"), format!("{own}reader"));
+            all([
+                sends(&away, ["kept"]),
+                does(move |stage| {
+                    let conn = stage.conn(&away);
+                    let mut got = payloads(&mut stage.lab, conn);
+                    got.sort();
+                    let own = ["exactly", "job", "queued"].map(|what| format!("{what}{own}"));
+                    assert_eq!(got, own);
+                }),
+                sends(&reader, ["subscribe #"]),
+                does(move |stage| {
+                    let conn = stage.conn(&reader);
+                    let kept = stage.received(conn).into_iter();
+                    let kept = kept.filter(|own| own.payload.len() < 100);
+                    let kept: Vec<_> = kept.map(|own| own.payload).collect();
+                    assert_eq!(kept, [format!("kept{own}").into_bytes()]);
+                }),
+            ])
+        }))]);
+}
+
+fn closes(is_closed: bool) -> Step {
+    does(move |stage| stage.lab.shared.spaces.open(SCOPES[0]).set_closed(is_closed))
 }
 
 #[test]
@@ -58,11 +154,7 @@ fn sessions_are_listed_of_all_namespaces_or_of_one() {
         let mut next = Some(0);
         while let Some(from) = next {
             let command = Command::Sessions { from, max: 2, wanted: wanted.clone() };
-            lab.shards[0].on_command(1, FIRST, &command, lab.now_ms);
-            let Some((1, Answer::Sessions(page))) = lab.shards[0].effects_mut().answers.pop()
-            else {
-                panic!("sessions")
-            };
+            let Answer::Sessions(page) = lab.ask(0, &command) else { panic!("sessions") };
             rows.extend(page.rows.into_iter().map(|row| (row.scope, row.client_id.to_string())));
             next = page.next;
         }
@@ -76,149 +168,8 @@ fn sessions_are_listed_of_all_namespaces_or_of_one() {
     assert_eq!(listed(Some(one)), [(one, "other".into()), phone(one)]);
     let known = vec![first, one, Scope::new(77), two];
     let command = Command::Homes { client_id: "phone".into(), scopes: known };
-    lab.shards[0].on_command(1, FIRST, &command, lab.now_ms);
-    let Some((1, Answer::Homes(homes))) = lab.shards[0].effects_mut().answers.pop() else {
-        panic!("homes")
-    };
+    let Answer::Homes(homes) = lab.ask(0, &command) else { panic!("homes") };
     assert_eq!(homes, [(first, true), (one, false), (two, true)]);
-}
-
-#[test]
-fn a_message_stays_in_its_namespace_whatever_the_filter() {
-    for shards in [1, 4] {
-        let mut lab = Lab::new(shards);
-        let filters = ["#", "+/+", "t/a", "t/#", "$share/g/#", "$share/g/t/a", "$x/#"];
-        let mut subscribers = BTreeMap::new();
-        for scope in scopes() {
-            let id = format!("subscriber-{}", scope.number());
-            let conn = lab.open(of(scope, request(&id)));
-            filters.iter().for_each(|filter| assert!(lab.subscribe(conn, filter, 0) < 0x80));
-            subscribers.insert(scope, conn);
-        }
-        for scope in scopes() {
-            let publisher = lab.open(of(scope, request("publisher")));
-            for topic in ["t/a", "$x/a", "/", "t"] {
-                let payload = format!("{} on {topic}", scope.number());
-                lab.publish(publisher, topic, payload.as_bytes(), 1, 1);
-            }
-            for (own, conn) in &subscribers {
-                let got = lab.payloads(*conn);
-                match *own == scope {
-                    true => assert!(got.len() > 4, "{got:?}"),
-                    false => assert_eq!(got, Vec::<String>::new(), "{own:?} from {scope:?}"),
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn retained_messages_groups_and_wills_are_of_their_namespace() {
-    let mut lab = Lab::new(4);
-    let [_, one, other] = scopes();
-    let publisher = lab.open(of(one, request("publisher")));
-    for topic in ["t/a", "$x/a", "/"] {
-        lab.send(publisher, &retained(topic, b"kept", 1, 1));
-    }
-    let large = vec![b'x'; 100_000];
-    lab.send(publisher, &retained("t/large", &large, 1, 2));
-    for scope in scopes() {
-        let conn = lab.open(of(scope, request("reader")));
-        for filter in ["#", "$x/#", "t/a", "t/large"] {
-            subscribe(&mut lab, conn, filter, 1);
-        }
-        let count = lab.received(conn).len();
-        assert_eq!(count, if scope == one { 6 } else { 0 }, "{scope:?}");
-        lab.cut(conn);
-    }
-    let will = Will {
-        topic: "t/will".into(),
-        properties: Box::default(),
-        payload: b"gone".as_slice().into(),
-        qos: level(1),
-        retain: true,
-        delay_secs: 0,
-        message_expiry_secs: None,
-        due_ms: u64::MAX,
-    };
-    let listeners = scopes().map(|scope| {
-        let conn = lab.open(of(scope, request("listener")));
-        subscribe(&mut lab, conn, "t/will", 0);
-        conn
-    });
-    let dying = ConnectRequest { will: Some(Box::new(will)), ..of(other, request("dying")) };
-    let dying = lab.open(dying);
-    lab.cut(dying);
-    let heard = listeners.map(|conn| lab.payloads(conn).len());
-    assert_eq!(heard, [0, 0, 1]);
-    // Clearing a topic clears it where it was said.
-    let clears = lab.open(of(other, request("clears")));
-    lab.send(clears, &retained("t/a", b"", 1, 1));
-    let reader = lab.open(of(one, request("reads on")));
-    subscribe(&mut lab, reader, "t/a", 0);
-    assert_eq!(payloads(&mut lab, reader), ["kept"]);
-}
-
-#[test]
-fn what_a_namespace_has_outlives_a_loss_of_power_and_stays_its_own() {
-    for shards in [1, 4] {
-        let mut lab = Lab::durable(shards);
-        for scope in scopes() {
-            let away = lab.open(of(scope, persistent("away")));
-            subscribe(&mut lab, away, "t/#", 1);
-            subscribe(&mut lab, away, "$share/g/jobs/+", 1);
-            lab.cut(away);
-            let publisher = lab.open(of(scope, persistent("publisher")));
-            let text = |what: &str| format!("{what} of {}", scope.number()).into_bytes();
-            lab.publish(publisher, "t/a", &text("queued"), 1, 1);
-            lab.publish(publisher, "t/b", &text("exactly"), 2, 2);
-            lab.publish(publisher, "jobs/1", &text("job"), 1, 3);
-            lab.send(publisher, &retained("kept", &text("kept"), 1, 4));
-            lab.cut(publisher);
-        }
-        lab.turn_the_journal_over();
-        lab.crash(Crash::Power);
-        for scope in scopes() {
-            let away = lab.connect(of(scope, persistent("away")));
-            let Some(Got::Connack { session_present: true, .. }) = lab.take(away) else {
-                panic!("the session is there");
-            };
-            let mut got = payloads(&mut lab, away);
-            got.sort();
-            let own = |what: &str| format!("{what} of {}", scope.number());
-            assert_eq!(got, [own("exactly"), own("job"), own("queued")], "{shards} shards");
-            let reader = lab.open(of(scope, request("reader")));
-            subscribe(&mut lab, reader, "#", 0);
-            assert_eq!(payloads(&mut lab, reader), [own("kept")]);
-        }
-    }
-}
-
-#[test]
-fn a_closed_namespace_takes_nobody() {
-    let mut lab = Lab::new(1);
-    let space = lab.shared.spaces.open(SCOPES[0]);
-    space.set_closed(true);
-    for scope in [SCOPES[0], Scope::new(77)] {
-        let conn = lab.connect(of(scope, request("client")));
-        let Some(Got::Connack { reason: Reason::BANNED, .. }) = lab.take(conn) else {
-            panic!("{scope:?} is closed, or there is none");
-        };
-    }
-    space.set_closed(false);
-    lab.open(of(SCOPES[0], request("client")));
-}
-
-#[test]
-fn an_operator_ends_the_session_of_the_namespace_that_is_meant() {
-    let mut lab = Lab::new(2);
-    let conns = scopes().map(|scope| lab.open(of(scope, persistent("phone"))));
-    let name = Name::new(SCOPES[0], "phone");
-    let shard = usize::from(lab.shared.shard_of_client(name));
-    let now_ms = lab.now_ms;
-    assert!(lab.shards[shard].on_kick(name, now_ms));
-    lab.settle();
-    assert_eq!(conns.map(|conn| lab.is_closed(conn)), [false, true, false]);
 }
 
 /// Journals have these bytes: those of the default namespace since there are journals.
@@ -374,98 +325,94 @@ fn sweep(lab: &mut Lab, scope: Scope, command: impl Fn(u32) -> Command) -> (u32,
     (parts, found)
 }
 
-fn refusal(lab: &mut Lab, conn: Conn) -> Reason {
-    match lab.take(conn) {
-        Some(Got::Connack { reason, .. }) => reason,
-        other => panic!("expected a CONNACK, got {other:?}"),
-    }
+/// What namespace 1 may have.
+fn limits<const N: usize>(quotas: [(Quota, u64); N]) -> Step {
+    does(move |stage| {
+        let space = stage.lab.shared.spaces.open(SCOPES[0]);
+        quotas.iter().for_each(|(quota, most)| space.set_limit(*quota, Some(*most)));
+    })
+}
+
+/// What namespace 1 has of it, and how often more was refused.
+fn has(quota: Quota, count: u64, refused: u64) -> Step {
+    does(move |stage| {
+        let space = stage.lab.shared.spaces.open(SCOPES[0]);
+        assert_eq!((space.count(quota), space.refused(quota)), (count, refused), "{quota:?}");
+    })
+}
+
+/// Connects to a session that is kept, and is answered so.
+fn keeps(name: &str, answer: &str) -> Step {
+    all([connects(name, kept), gets(name, [answer])])
 }
 
 #[test]
-fn a_namespace_with_as_many_clients_as_it_may_have_refuses_more_and_no_other_does() {
-    let mut lab = Lab::new(3);
-    let space = lab.shared.spaces.open(SCOPES[0]);
-    space.set_limit(Quota::Connections, Some(2));
-    space.set_limit(Quota::Sessions, Some(3));
-    let connect = |lab: &mut Lab, scope, id: &str| {
-        let conn = lab.connect(of(scope, persistent(id)));
-        (conn, refusal(lab, conn))
+fn quotas() {
+    use Quota::{Connections, RetainedMessages, Sessions, Subscriptions};
+    let retain = |name: &str, number: u32, answer: &str| {
+        asks(name, &format!("publish r/{number} x qos1 retain"), [&format!("puback 1 {answer}")])
     };
-    for id in ["a", "b"] {
-        assert_eq!(connect(&mut lab, SCOPES[0], id).1, Reason::SUCCESS);
-    }
-    assert_eq!(connect(&mut lab, SCOPES[0], "c").1, Reason::QUOTA_EXCEEDED);
-    for scope in [FIRST, SCOPES[1]] {
-        for id in ["a", "b", "c", "d"] {
-            assert_eq!(connect(&mut lab, scope, id).1, Reason::SUCCESS);
-        }
-    }
-    // Who comes again takes no place.
-    let (again, reason) = connect(&mut lab, SCOPES[0], "b");
-    assert_eq!(reason, Reason::SUCCESS);
-    lab.cut(again);
-    let (third, reason) = connect(&mut lab, SCOPES[0], "c");
-    assert_eq!(reason, Reason::SUCCESS);
-    lab.cut(third);
-    assert_eq!(connect(&mut lab, SCOPES[0], "d").1, Reason::QUOTA_EXCEEDED, "a fourth session");
-    assert_eq!((space.count(Quota::Connections), space.count(Quota::Sessions)), (1, 3));
-    assert_eq!((space.refused(Quota::Connections), space.refused(Quota::Sessions)), (1, 1));
+    let none = "no_matching_subscribers";
+    let others = ["", "300:"]
+        .into_iter()
+        .flat_map(|own| ["a", "b", "c", "d"].map(|id| keeps(&format!("{own}{id}"), "connack")));
+    run([
+        row("", "so many clients, and no other namespace is limited", Lab::new(3))
+            .steps([
+                limits([(Connections, 2), (Sessions, 3)]),
+                keeps("1:a", "connack"),
+                keeps("1:b", "connack"),
+                keeps("1:c", "connack quota_exceeded"),
+            ])
+            .steps(others)
+            .steps([
+                // Who comes again takes no place.
+                keeps("1:b", "connack present"),
+                sends("1:b", ["cut"]),
+                keeps("1:c", "connack"),
+                sends("1:c", ["cut"]),
+                // A fourth session.
+                keeps("1:d", "connack quota_exceeded"),
+                has(Connections, 1, 1),
+                has(Sessions, 3, 1),
+            ]),
+        row("", "so many subscriptions and retained messages together", Lab::new(2)).steps([
+            limits([(Subscriptions, 3), (RetainedMessages, 2)]),
+            sends("1:a", ["subscribe t/1 qos1", "subscribe t/2 qos1"]),
+            sends("1:b", ["subscribe t/1 qos1"]),
+            asks("1:b", "subscribe t/2 qos1", ["suback 1: quota_exceeded"]),
+            // It is there already.
+            sends("1:b", ["subscribe t/1"]),
+            sends("1:a", ["unsubscribe t/2"]),
+            sends("1:b", ["subscribe t/2 qos1"]),
+            retain("1:a", 1, none),
+            retain("1:a", 2, none),
+            retain("1:a", 3, "quota_exceeded"),
+            asks("1:a", "publish r/1 \"\" qos1 retain", [&format!("puback 1 {none}")]),
+            retain("1:a", 3, none),
+            has(RetainedMessages, 2, 1),
+            sends("other", (1..10).map(|id| format!("publish r/{id} x qos1 retain"))),
+            has(RetainedMessages, 2, 1),
+        ]),
+    ]);
 }
 
 #[test]
 fn connects_faster_than_the_limit_are_refused_until_there_is_time() {
-    let mut lab = Lab::new(2);
-    let space = lab.shared.spaces.open(SCOPES[0]);
-    space.set_limit(Quota::Connects, Some(2));
-    let reasons: Vec<Reason> = (0..20)
-        .map(|number| {
-            let conn = lab.connect(of(SCOPES[0], request(&format!("c{number}"))));
-            refusal(&mut lab, conn)
-        })
-        .collect();
-    let is_late = |reason: &&Reason| **reason == Reason::CONNECTION_RATE_EXCEEDED;
-    let late = reasons.iter().filter(is_late).count();
-    assert!((16..=17).contains(&late), "{reasons:?}");
-    let other = lab.connect(of(SCOPES[1], request("c")));
-    assert_eq!(refusal(&mut lab, other), Reason::SUCCESS);
-    lab.pass_secs(2);
-    lab.open(of(SCOPES[0], request("later")));
-}
-
-#[test]
-fn subscriptions_and_retained_messages_of_a_namespace_have_a_limit_together() {
-    let mut lab = Lab::new(2);
-    let space = lab.shared.spaces.open(SCOPES[0]);
-    space.set_limit(Quota::Subscriptions, Some(3));
-    space.set_limit(Quota::RetainedMessages, Some(2));
-    let full = Reason::QUOTA_EXCEEDED.0;
-    let conns = ["a", "b"].map(|id| lab.open(of(SCOPES[0], request(id))));
-    assert_eq!(conns.map(|conn| lab.subscribe(conn, "t/1", 1)), [1, 1]);
-    assert_eq!(conns.map(|conn| lab.subscribe(conn, "t/2", 1)), [1, full]);
-    assert_eq!(lab.subscribe(conns[1], "t/1", 0), 0, "it is there already");
-    lab.unsubscribe(conns[0], "t/2");
-    assert_eq!(lab.subscribe(conns[1], "t/2", 1), 1);
-    lab.take_all(conns[0]);
-    let mut reasons = Vec::new();
-    for (id, topic, payload) in
-        [(1, "r/1", "x"), (2, "r/2", "x"), (3, "r/3", "x"), (4, "r/1", ""), (5, "r/3", "x")]
-    {
-        lab.send(conns[0], &retained(topic, payload.as_bytes(), 1, id));
-        let answer = lab.take_all(conns[0]).into_iter().find_map(|got| match got {
-            Got::Ack(AckKind::Puback, _, reason) => Some(reason.0),
-            _ => None,
-        });
-        reasons.extend(answer);
-    }
-    let none = Reason::NO_MATCHING_SUBSCRIBERS.0;
-    assert_eq!(reasons, [none, none, full, none, none]);
-    assert_eq!(space.count(Quota::RetainedMessages), 2);
-    assert_eq!(space.refused(Quota::RetainedMessages), 1);
-    let other = lab.open(request("other"));
-    for id in 1..10 {
-        lab.send(other, &retained(&format!("r/{id}"), b"x", 1, id));
-    }
-    assert_eq!(space.count(Quota::RetainedMessages), 2);
+    run([row("", "two a second", Lab::new(2)).steps([
+        limits([(Quota::Connects, 2)]),
+        does(|stage| {
+            let late = (0..20).filter(|number| {
+                let conn = stage.lab.connect(of(SCOPES[0], request(&format!("c{number}"))));
+                let answer = stage.lab.connack(conn).expect("an answer");
+                answer == Err(Reason::CONNECTION_RATE_EXCEEDED)
+            });
+            assert!((16..=17).contains(&late.count()));
+        }),
+        opens("300:c", |own| own),
+        passes(2),
+        opens("1:later", |own| own),
+    ])]);
 }
 
 #[test]
@@ -508,34 +455,15 @@ fn who_publishes_too_fast_for_its_namespace_is_read_later_and_loses_nothing() {
     }
 }
 
-/// What a tenant does. Clients, topics and filters are numbers into short lists.
+/// What a tenant does. Clients, topics and filters are numbers into short lists. All tenants have
+/// the crash.
 #[derive(Clone, Debug)]
 enum Op {
-    Connect {
-        client: usize,
-        clean: bool,
-        with_will: bool,
-    },
-    Cut {
-        client: usize,
-    },
-    Publish {
-        client: usize,
-        topic: usize,
-        qos: u8,
-        retain: bool,
-        is_empty: bool,
-    },
-    Subscribe {
-        client: usize,
-        filter: usize,
-        qos: u8,
-    },
-    Unsubscribe {
-        client: usize,
-        filter: usize,
-    },
-    /// Of the broker: all tenants have it.
+    Connect { client: usize, clean: bool, with_will: bool },
+    Cut { client: usize },
+    Publish { client: usize, topic: usize, qos: u8, retain: bool, is_empty: bool },
+    Subscribe { client: usize, filter: usize, qos: u8 },
+    Unsubscribe { client: usize, filter: usize },
     Crash,
 }
 
@@ -618,18 +546,15 @@ impl World {
     }
 
     fn connect(&mut self, scope: Scope, client: usize, clean: bool, will: Option<String>) {
-        let will = will.map(|text| Will {
-            topic: TOPICS[client].into(),
-            properties: Box::default(),
-            payload: text.into_bytes().into(),
-            qos: level(1),
-            retain: false,
-            delay_secs: 0,
-            message_expiry_secs: None,
-            due_ms: u64::MAX,
-        });
         let asked = of(scope, persistent(CLIENTS[client]));
-        let asked = ConnectRequest { clean_start: clean, will: will.map(Box::new), ..asked };
+        let asked = ConnectRequest { clean_start: clean, ..asked };
+        let asked = match will {
+            Some(text) => {
+                let payload = text.into_bytes().into();
+                with_will(asked, Will { payload, ..rig::will(TOPICS[client], QoS::AtLeastOnce) })
+            }
+            None => asked,
+        };
         let conn = self.lab.connect(asked);
         self.open.insert((scope, client), conn);
     }

@@ -5,7 +5,7 @@
 //! `connack not_authorized`; `subscribe FILTER qos1 sub7 no_local rap handling2`,
 //! `suback 1: 0 not_authorized`; `unsubscribe FILTER`, `unsuback 1: 0`; `pingreq`, `pingresp`;
 //! `disconnect`, `disconnect with_will expiry5`, `disconnect quota_exceeded`; `auth success two`.
-//! `""` is empty, and `x*100` are a hundred `x`.
+//! `publish TOPIC PAYLOAD user900` has a user property of so many bytes. `""` is empty, and `x*100` are a hundred `x`.
 
 use codec::{
     Ack, AckKind, Disconnect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish,
@@ -112,6 +112,9 @@ fn with_publish<T>(mut words: Words, act: impl FnOnce(&Packet<'_>) -> T) -> T {
     }
     if let Some(alias) = words.number("alias") {
         properties.push(Property::TopicAlias(alias as u16));
+    }
+    if let Some(bytes) = words.number("user") {
+        properties.push(Property::User("name", &"x".repeat(bytes as usize)));
     }
     let qos = words.number("qos").unwrap_or(0) as u8;
     let packet_id = words.number("id").map_or(u16::from(qos > 0), |id| id as u16);

@@ -12,7 +12,8 @@
 //! texts: see `notation.rs`.
 //!
 //! A client connects when it is first named, with a session that ends with its connection.
-//! `reader@1` is a client on shard 1, and `reader#2` a further connection of the client `reader`.
+//! `reader@1` is a client on shard 1, `reader#2` a further connection of the client `reader`, and
+//! `300:reader` one in the namespace of this number.
 //! In a packet, `t@1` is a topic whose retained message is on shard 1. In addition to packets a
 //! client "sends" `kept` (it opens a session that never expires, or comes back to it) and `cut` (its
 //! connection breaks).
@@ -22,7 +23,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::notation::{payload_of, text_of, with_packet};
-use broker::{ConnectRequest, Event, Figure, Limits, Metrics};
+use broker::{ConnectRequest, Event, Figure, Limits, Metrics, Scope};
 use codec::{AckKind, Packet, Reason, Version};
 use policy::{Access, Permission, Who};
 use rig::{Conn, Got, Lab, Received, publish_numbers, request, rule, with_limits};
@@ -118,7 +119,7 @@ pub(crate) fn posts(name: &str, packet: &str) -> Step {
     })
 }
 
-/// Sends packets in one go, or none: reads on what was put aside. The mail stays where it is.
+/// Sends packets in one go. The mail stays where it is.
 pub(crate) fn bursts<T: Into<String>>(name: &str, packets: impl IntoIterator<Item = T>) -> Step {
     let packets: Vec<String> = packets.into_iter().map(Into::into).collect();
     of(name, &format!("sends {} packets at once", packets.len()), move |stage, conn| {
@@ -129,6 +130,11 @@ pub(crate) fn bursts<T: Into<String>>(name: &str, packets: impl IntoIterator<Ite
         stage.lab.bytes(conn, &bytes);
         Ok(())
     })
+}
+
+/// Goes on with what was put aside in a pause.
+pub(crate) fn reads_on(name: &str) -> Step {
+    bursts::<&str>(name, [])
 }
 
 /// Subscribes to all in one packet. The mail stays where it is.
@@ -399,11 +405,16 @@ impl Stage {
 
     fn connect(&mut self, name: &str, with: &dyn Fn(ConnectRequest) -> ConnectRequest) -> Conn {
         let id = name.split('#').next().unwrap_or(name);
+        let (scope, id) = match id.split_once(':') {
+            Some((number, id)) => (Scope::new(number.parse().expect("a number")), id),
+            None => (Scope::FIRST, id),
+        };
         let id = match id.split_once('@') {
             Some((id, shard)) => self.lab.id_on(shard.parse().expect("a shard"), id),
             None => id.to_owned(),
         };
-        let conn = self.lab.connect(with(request(&id)));
+        let request = ConnectRequest { scope, ..request(&id) };
+        let conn = self.lab.connect(with(request));
         self.conns.insert(name.to_owned(), conn);
         conn
     }
