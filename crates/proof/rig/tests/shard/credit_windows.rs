@@ -1,9 +1,12 @@
 //! What lies before another shard is limited, and publishers wait for it.
 
+use crate::rows::{
+    Step, all, bursts, carries_mail, counts, does, flushes, gets, opens, pauses, reads,
+    reads_count, row, run, sends, sends_bytes, settles, within,
+};
 use broker::{Limits, Mail, Settings};
-use codec::{AckKind, Packet, Reason, Version};
 use policy::Access;
-use rig::{Conn, Got, Lab, publish, request, request_with};
+use rig::{Conn, Lab, request, request_with};
 use session::NEVER;
 
 const MAIL_BYTES_MAX: u64 = 2_000;
@@ -22,134 +25,250 @@ fn lab_with(shards: u16, mail_bytes_max: u64) -> Lab {
     Lab::with(shards, settings, Access::open())
 }
 
-fn client_on(lab: &mut Lab, shard: u16, name: &str) -> Conn {
-    let id = lab.id_on(shard, name);
-    lab.open(request(&id))
+/// 100 bytes, with a number in front.
+fn payload(number: u16) -> String {
+    format!("{number:-<100}")
 }
 
-fn subscriber_on(lab: &mut Lab, shard: u16, topic: &str) -> Conn {
-    let subscriber = client_on(lab, shard, topic);
-    lab.subscribe(subscriber, topic, 2);
-    subscriber
+fn payloads(numbers: std::ops::Range<u16>) -> impl Iterator<Item = String> {
+    numbers.map(payload)
 }
 
-/// Publishes of 100 bytes, their numbers in front.
-fn burst(topic: &str, qos: u8, numbers: std::ops::Range<u16>) -> Vec<u8> {
-    let mut packets = Vec::new();
-    for number in numbers {
-        let payload = format!("{number:0>100}");
-        publish(topic, payload.as_bytes(), qos, number + 1).encode(Version::V5, &mut packets);
-    }
-    packets
+/// Publishes messages in one go.
+fn floods(name: &str, topic: &str, qos: u8, numbers: std::ops::Range<u16>) -> Step {
+    let more = |id| if qos == 0 { String::new() } else { format!(" qos{qos} id{id}") };
+    let packet = |number| format!("publish {topic} {}{}", payload(number), more(number + 1));
+    bursts(name, numbers.map(packet))
 }
 
-fn numbers(lab: &mut Lab, subscriber: Conn) -> Vec<u16> {
-    lab.payloads(subscriber).iter().map(|payload| payload.parse().expect("a number")).collect()
+/// These wait for another shard, and nobody else.
+fn waits<const N: usize>(names: [&'static str; N]) -> Step {
+    does(move |stage| {
+        let conns = names.map(|name| (stage.conn(name), NEVER));
+        assert_eq!(std::mem::take(&mut stage.lab.pauses), conns);
+    })
 }
 
-/// Bytes of messages in the mail of one shard to another.
-fn mailed_bytes(lab: &Lab, from: usize, to: usize) -> u64 {
-    let mails = lab.shards[from].effects().mail[to].iter();
-    let bytes = mails.map(|mail| match mail {
-        Mail::Publish { message, .. } => message.heap_bytes() as u64,
-        _ => 0,
-    });
-    bytes.sum()
+/// So many bytes of messages lie before shard 1, and at most one message more.
+fn lies(expected: u64) -> Step {
+    does(move |stage| {
+        let mails = stage.lab.shards[0].effects().mail[1].iter();
+        let bytes = mails.map(|mail| match mail {
+            Mail::Publish { message, .. } => message.heap_bytes() as u64,
+            _ => 0,
+        });
+        let bytes = bytes.sum::<u64>();
+        assert!((expected..expected + MESSAGE_BYTES_MAX).contains(&bytes), "{bytes}");
+    })
 }
 
-#[test]
-fn a_publisher_waits_for_a_shard_before_which_much_lies_and_is_read_on() {
-    let mut lab = lab(2);
-    let subscriber = subscriber_on(&mut lab, 1, "t");
-    let publisher = client_on(&mut lab, 0, "publisher");
-    lab.bytes(publisher, &burst("t", 0, 0..50));
-    assert_eq!(lab.pauses, [(publisher, NEVER)]);
-    let lies = mailed_bytes(&lab, 0, 1);
-    assert!((MAIL_BYTES_MAX..MAIL_BYTES_MAX + MESSAGE_BYTES_MAX).contains(&lies), "{lies}");
-    assert_eq!(lab.total(|m| &m.mail_waits), 1);
-    lab.pauses.clear();
-    lab.settle();
-    assert!(lab.is_read(publisher), "it is read on");
-    assert_eq!(numbers(&mut lab, subscriber), (0..50).collect::<Vec<_>>());
+fn subscribes(name: &str, topic: &str) -> Step {
+    sends(name, [format!("subscribe {topic} qos2")])
+}
+
+/// These connect before anything lies anywhere.
+fn are_there<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Step {
+    let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    does(move |stage| names.iter().for_each(|name| drop(stage.taken_by(name))))
 }
 
 #[test]
-fn who_sends_little_does_not_wait_for_those_who_send_much() {
-    let mut lab = lab(2);
-    let subscriber = subscriber_on(&mut lab, 1, "t");
-    let flooder = client_on(&mut lab, 0, "flooder");
-    let modest = client_on(&mut lab, 0, "modest");
-    lab.bytes(flooder, &burst("t", 0, 0..50));
-    lab.pauses.clear();
-    lab.bytes(modest, &burst("t", 0, 100..101));
-    assert_eq!(lab.pauses, [], "it has brought one");
-    lab.bytes(modest, &burst("t", 0, 101..102));
-    assert_eq!(lab.pauses, [(modest, NEVER)], "and that was it for this turn");
-    lab.settle();
-    let arrived = numbers(&mut lab, subscriber);
-    let place = |number| arrived.iter().position(|found| *found == number).expect("it came");
-    assert!(place(100) < 30 && place(100) < place(101), "{arrived:?}");
-    assert_eq!(arrived.len(), 52);
+fn a_window_is_full() {
+    let modest = || (0..60).map(|number| format!("modest-{number}@0"));
+    run([
+        row("", "a publisher waits for a shard before which much lies", lab(2)).steps([
+            subscribes("reader@1", "t"),
+            floods("writer@0", "t", 0, 0..50),
+            waits(["writer@0"]),
+            lies(MAIL_BYTES_MAX),
+            counts(|m| &m.mail_waits, 1),
+            settles(),
+            // It is read on.
+            does(|stage| {
+                let writer = stage.conn("writer@0");
+                assert!(stage.lab.is_read(writer));
+            }),
+            reads("reader@1", payloads(0..50)),
+        ]),
+        row("", "who sends little does not wait for who sends much", lab(2)).steps([
+            are_there(["flooder@0", "modest@0"]),
+            subscribes("reader@1", "t"),
+            floods("flooder@0", "t", 0, 0..50),
+            waits(["flooder@0"]),
+            // It has brought one, and that was it for this turn.
+            floods("modest@0", "t", 0, 100..101),
+            waits([]),
+            floods("modest@0", "t", 0, 101..102),
+            waits(["modest@0"]),
+            settles(),
+            does(|stage| {
+                let reader = stage.conn("reader@1");
+                let arrived = stage.lab.payloads(reader);
+                let place = |number| arrived.iter().position(|own| *own == payload(number));
+                assert!(place(100) < Some(30) && place(100) < place(101), "{arrived:?}");
+                assert_eq!(arrived.len(), 52);
+            }),
+        ]),
+        row("", "no more than twice as much lies there, whoever sends", lab(2))
+            .steps([subscribes("reader@1", "t"), are_there(modest())])
+            .steps(modest().map(|name| floods(&name, "t", 0, 0..1)))
+            .steps([lies(2 * MAIL_BYTES_MAX)]),
+        row("", "a flood from many does not pile up before a busy shard", lab(2))
+            .steps([subscribes("reader@1", "t"), are_there(modest())])
+            .steps(modest().cycle().take(180).map(|name| floods(&name, "t", 0, 0..20)))
+            .steps([lies(MAIL_BYTES_MAX), settles(), reads_count("reader@1", 60 * 3 * 20)]),
+        row("", "mail counts until the turn of its shard is over", lab(2)).steps([
+            subscribes("reader@1", "t"),
+            floods("writer@0", "t", 0, 0..50),
+            carries_mail(),
+            waits(["writer@0"]),
+            // What it led to is not written, and it waits already.
+            floods("writer@0", "t", 0, 0..0),
+            waits(["writer@0"]),
+            counts(|m| &m.mail_waits, 1),
+        ]),
+        row("", "two shards that flood each other come to an end", lab(2)).steps([
+            are_there(["0@1", "1@0"]),
+            subscribes("0@0", "to-0"),
+            subscribes("1@1", "to-1"),
+            floods("0@1", "to-0", 1, 0..200),
+            floods("1@0", "to-1", 1, 0..200),
+            waits(["0@1", "1@0"]),
+            settles(),
+            reads("0@0", payloads(0..200)),
+            reads("1@1", payloads(0..200)),
+        ]),
+    ]);
 }
 
 #[test]
-fn no_more_than_twice_as_much_lies_before_a_shard_whoever_sends() {
-    let mut lab = lab(2);
-    subscriber_on(&mut lab, 1, "t");
-    let modest: Vec<Conn> =
-        (0..60).map(|n| client_on(&mut lab, 0, &format!("modest-{n}"))).collect();
-    for conn in modest {
-        lab.bytes(conn, &burst("t", 0, 0..1));
-    }
-    let lies = mailed_bytes(&lab, 0, 1);
-    assert!((2 * MAIL_BYTES_MAX..2 * MAIL_BYTES_MAX + MESSAGE_BYTES_MAX).contains(&lies), "{lies}");
+fn who_waits_and_who_does_not() {
+    let rate = session::Rate { per_second: 10, burst: 10 };
+    let rate = Limits { message_rate: rate, ..Limits::default() };
+    let retained = (1..50).map(|id| format!("publish kept {} qos1 id{id} retain", payload(id)));
+    run([
+        row("", "those who wait are read on in their order", lab(2)).steps([
+            are_there(["a@0", "b@0", "c@0"]),
+            subscribes("reader@1", "t"),
+            floods("a@0", "t", 0, 0..30),
+            floods("b@0", "t", 0, 0..30),
+            floods("c@0", "t", 0, 0..30),
+            waits(["a@0", "b@0", "c@0"]),
+            carries_mail(),
+            flushes(),
+            does(|stage| {
+                stage.lab.deliver_mail();
+                stage.lab.collect_closes();
+            }),
+            // The first goes to the end of the row, and the others have not had their turn.
+            waits(["a@0"]),
+            settles(),
+            does(|stage| {
+                let ends = stage.lab.pauses.iter().filter(|(_, until_ms)| *until_ms != NEVER);
+                assert_eq!(ends.count(), 3, "{:?}", stage.lab.pauses);
+            }),
+        ]),
+        row("", "who publishes to others does not wait", lab(3)).steps([
+            are_there(["writer@0", "neighbour@0"]),
+            subscribes("t@1", "t"),
+            subscribes("u@2", "u"),
+            floods("writer@0", "t", 0, 0..50),
+            waits(["writer@0"]),
+            floods("neighbour@0", "u", 0, 0..1),
+            waits([]),
+            settles(),
+            reads("u@2", payloads(0..1)),
+        ]),
+        row("", "a retained message waits for the home of its topic", lab(2)).steps([
+            does(|stage| {
+                assert_eq!(stage.lab.shared.shard_of_topic(broker::Name::first("kept")), 1)
+            }),
+            bursts("writer@0", retained),
+            waits(["writer@0"]),
+            settles(),
+            // All are acknowledged.
+            does(|stage| assert_eq!(stage.taken_by("writer@0").len(), 49)),
+        ]),
+        row("", "what is no PUBLISH waits for nothing", lab(2)).steps([
+            are_there(["writer@0", "pinging@0"]),
+            subscribes("reader@1", "t"),
+            floods("writer@0", "t", 2, 0..50),
+            does(|stage| assert!(stage.lab.deliver_mail())),
+            floods("writer@0", "t", 2, 50..51),
+            // An acknowledgement comes through, and a ping of somebody else.
+            sends_bytes("pinging@0", &[0xC0, 0]),
+            flushes(),
+            gets("pinging@0", ["pingresp"]),
+            settles(),
+            reads("reader@1", payloads(0..51)),
+            does(|stage| {
+                let got = stage.taken_by("writer@0");
+                let texts: Vec<_> = got.iter().map(crate::notation::text_of).collect();
+                assert_eq!(texts, (1..52).map(|id| format!("pubrec {id}")).collect::<Vec<_>>());
+            }),
+        ]),
+        row("", "who also waits for its rate is not read before its time", lab(2)).steps([
+            subscribes("reader@1", "t"),
+            opens("writer@0", within(rate)),
+            floods("writer@0", "t", 0, 0..50),
+            // It waits for the shard first.
+            does(|stage| assert_eq!(stage.lab.pauses.last().map(|own| own.1), Some(NEVER))),
+            does(|stage| {
+                let received = |lab: &Lab| lab.total(|m| &m.publishes_received);
+                let (writer, taken) = (stage.conn("writer@0"), received(&stage.lab));
+                stage.lab.pauses.clear();
+                stage.lab.settle();
+                assert_eq!(received(&stage.lab), taken);
+                let [(_, until_ms)] = stage.lab.pauses[..] else {
+                    panic!("{:?}", stage.lab.pauses)
+                };
+                assert!(until_ms > stage.lab.now_ms && until_ms < NEVER);
+                stage.lab.now_ms = until_ms;
+                stage.lab.bytes(writer, &[]);
+                assert!(received(&stage.lab) > taken);
+            }),
+        ]),
+        row("", "what waits is published when the connection ends", lab(2)).steps([
+            subscribes("reader@1", "t"),
+            floods("writer@0", "t", 0, 0..50),
+            sends("writer@0", ["cut"]),
+            reads("reader@1", payloads(0..50)),
+        ]),
+        row(
+            "",
+            "a publisher waits as long again as its subscriber has been behind",
+            lab_with(2, 1 << 20),
+        )
+        .steps([opens("reader@1", within(Limits { outbox_bytes_max: 1000, ..Limits::default() }))])
+        .steps([sends("reader@1", ["subscribe t qos1"])])
+        .steps([2, 2, 4, 8, 16, 32, 64].map(|ms| {
+            all([
+                floods("writer@0", "t", 1, 0..10),
+                carries_mail(),
+                does(move |stage| {
+                    let until_ms = stage.lab.pauses.pop().expect("a pause").1;
+                    assert_eq!(until_ms - stage.lab.now_ms, ms);
+                    stage.lab.now_ms = until_ms;
+                    stage.lab.shards[1].end_turn();
+                }),
+            ])
+        }))
+        .steps([
+            flushes(),
+            does(|stage| stage.lab.pauses.clear()),
+            floods("writer@0", "t", 1, 0..10),
+            carries_mail(),
+            // It has caught up.
+            pauses("writer@0", [2]),
+        ]),
+    ]);
 }
 
-#[test]
-fn mail_counts_until_the_turn_of_its_shard_is_over() {
-    let mut lab = lab(2);
-    subscriber_on(&mut lab, 1, "t");
-    let publisher = client_on(&mut lab, 0, "publisher");
-    lab.bytes(publisher, &burst("t", 0, 0..50));
-    lab.settle_mail();
-    lab.pauses.clear();
-    lab.bytes(publisher, &[]);
-    assert_eq!(lab.pauses, [(publisher, NEVER)], "what it led to is not written");
-    assert_eq!(lab.total(|m| &m.mail_waits), 1, "and it waits already");
-}
-
-#[test]
-fn two_shards_that_flood_each_other_come_to_an_end() {
-    let mut lab = lab(2);
-    let ends = [0, 1].map(|shard| {
-        let topic = if shard == 0 { "to-0" } else { "to-1" };
-        (topic, subscriber_on(&mut lab, shard, topic), client_on(&mut lab, 1 - shard, topic))
-    });
-    for (topic, _, publisher) in ends {
-        lab.bytes(publisher, &burst(topic, 1, 0..200));
-    }
-    assert_eq!(lab.pauses.len(), 2, "both wait");
-    lab.settle();
-    for (_, subscriber, _) in ends {
-        assert_eq!(numbers(&mut lab, subscriber), (0..200).collect::<Vec<_>>());
-    }
-}
-
-#[test]
-fn a_flood_from_many_publishers_does_not_pile_up_before_a_busy_shard() {
-    let mut lab = lab(2);
-    let subscriber = subscriber_on(&mut lab, 1, "t");
-    let publishers: Vec<Conn> =
-        (0..50).map(|number| client_on(&mut lab, 0, &format!("p{number}"))).collect();
-    for _ in 0..3 {
-        for publisher in &publishers {
-            lab.bytes(*publisher, &burst("t", 0, 0..20));
-        }
-    }
-    let lies = mailed_bytes(&lab, 0, 1);
-    assert!(lies < MAIL_BYTES_MAX + MESSAGE_BYTES_MAX, "{lies}");
-    lab.settle();
-    assert_eq!(numbers(&mut lab, subscriber).len(), 50 * 3 * 20);
+/// Publishes of 100 bytes, 40 of them.
+fn burst(topic: &str) -> Vec<u8> {
+    let mut packet = Vec::new();
+    rig::publish(topic, &[b'x'; 100], 0, 0).encode(codec::Version::V5, &mut packet);
+    packet.repeat(40)
 }
 
 /// Pairs of which the subscribers read all there is in each turn, and have outboxes that take twice
@@ -164,14 +283,14 @@ fn dropped_of_a_flood(mail_bytes_max: u64) -> u64 {
             let id = lab.id_on(1, &format!("s{number}"));
             let subscriber = lab.open(request_with(&id, limits.clone()));
             lab.subscribe(subscriber, &topic, 0);
-            (client_on(&mut lab, 0, &format!("p{number}")), subscriber, topic)
+            (lab.open(request(&lab.id_on(0, &format!("p{number}")))), subscriber, topic)
         })
         .collect();
     for _ in 0..10 {
         // Publishers are read three times in each turn of the subscribers' shard.
         for _ in 0..3 {
             for (publisher, _, topic) in &pairs {
-                lab.bytes(*publisher, &burst(topic, 0, 0..40));
+                lab.bytes(*publisher, &burst(topic));
             }
         }
         lab.settle();
@@ -189,133 +308,4 @@ fn dropped_of_a_flood(mail_bytes_max: u64) -> u64 {
 fn a_flood_of_qos_0_is_not_dropped_by_subscribers_that_read() {
     assert_eq!(dropped_of_a_flood(MAIL_BYTES_MAX), 0);
     assert!(dropped_of_a_flood(u64::MAX / 64) > 0, "without a limit it is");
-}
-
-#[test]
-fn publishers_are_read_on_in_the_order_in_which_they_began_to_wait() {
-    let mut lab = lab(2);
-    subscriber_on(&mut lab, 1, "t");
-    let publishers = ["a", "b", "c"].map(|name| client_on(&mut lab, 0, name));
-    for publisher in publishers {
-        lab.bytes(publisher, &burst("t", 0, 0..30));
-    }
-    lab.pauses.clear();
-    lab.settle_mail();
-    lab.flush();
-    lab.deliver_mail();
-    lab.collect_closes();
-    // The first goes to the end of the row, and the others have not had their turn.
-    assert_eq!(lab.pauses, [(publishers[0], NEVER)]);
-    lab.settle();
-    let ends: Vec<_> = lab.pauses.iter().filter(|(_, until_ms)| *until_ms != NEVER).collect();
-    assert_eq!(ends.len(), 3, "{:?}", lab.pauses);
-}
-
-#[test]
-fn who_publishes_to_others_does_not_wait() {
-    let mut lab = lab(3);
-    subscriber_on(&mut lab, 1, "t");
-    let other = subscriber_on(&mut lab, 2, "u");
-    let publisher = client_on(&mut lab, 0, "publisher");
-    let neighbour = client_on(&mut lab, 0, "neighbour");
-    lab.bytes(publisher, &burst("t", 0, 0..50));
-    lab.pauses.clear();
-    lab.bytes(neighbour, &burst("u", 0, 0..1));
-    assert_eq!(lab.pauses, []);
-    lab.settle();
-    assert_eq!(numbers(&mut lab, other), [0]);
-}
-
-#[test]
-fn a_retained_message_waits_for_the_home_of_its_topic() {
-    let mut lab = lab(2);
-    let topic = lab.topic_on(1, "kept");
-    let publisher = client_on(&mut lab, 0, "publisher");
-    let mut packets = Vec::new();
-    for number in 1..50 {
-        let Packet::Publish(mut packet) = publish(&topic, &[1; 100], 1, number) else {
-            unreachable!("it is a PUBLISH")
-        };
-        packet.retain = true;
-        Packet::Publish(packet).encode(Version::V5, &mut packets);
-    }
-    lab.bytes(publisher, &packets);
-    assert_eq!(lab.pauses, [(publisher, NEVER)]);
-    lab.settle();
-    assert_eq!(lab.take_all(publisher).len(), 49, "all are acknowledged");
-}
-
-#[test]
-fn what_is_no_publish_waits_for_nothing() {
-    let mut lab = lab(2);
-    let subscriber = subscriber_on(&mut lab, 1, "t");
-    let publisher = client_on(&mut lab, 0, "publisher");
-    lab.bytes(publisher, &burst("t", 2, 0..50));
-    lab.deliver_mail();
-    lab.bytes(publisher, &burst("t", 2, 50..51));
-    // An acknowledgement comes through, and a ping of somebody else.
-    let pinging = client_on(&mut lab, 0, "pinging");
-    lab.bytes(pinging, &[0xC0, 0]);
-    lab.flush();
-    assert_eq!(lab.take(pinging), Some(Got::Pingresp));
-    lab.settle();
-    assert_eq!(numbers(&mut lab, subscriber), (0..51).collect::<Vec<_>>());
-    let answers = lab.take_all(publisher);
-    assert!(answers.iter().all(|got| matches!(got, Got::Ack(AckKind::Pubrec, _, Reason::SUCCESS))));
-    assert_eq!(answers.len(), 51);
-}
-
-#[test]
-fn a_publisher_that_also_has_to_wait_for_its_rate_is_not_read_before_its_time() {
-    let mut lab = lab(2);
-    subscriber_on(&mut lab, 1, "t");
-    let message_rate = session::Rate { per_second: 10, burst: 10 };
-    let id = lab.id_on(0, "publisher");
-    let publisher = lab.open(request_with(&id, Limits { message_rate, ..Limits::default() }));
-    lab.bytes(publisher, &burst("t", 0, 0..50));
-    assert_eq!(lab.pauses.last(), Some(&(publisher, NEVER)), "it waits for the shard first");
-    let taken = lab.total(|m| &m.publishes_received);
-    lab.pauses.clear();
-    lab.settle();
-    assert_eq!(lab.total(|m| &m.publishes_received), taken);
-    let [(_, until_ms)] = lab.pauses[..] else { panic!("one word: {:?}", lab.pauses) };
-    assert!(until_ms > lab.now_ms && until_ms < NEVER);
-    lab.now_ms = until_ms;
-    lab.bytes(publisher, &[]);
-    assert!(lab.total(|m| &m.publishes_received) > taken);
-}
-
-#[test]
-fn what_waits_is_published_when_the_connection_ends() {
-    let mut lab = lab(2);
-    let subscriber = subscriber_on(&mut lab, 1, "t");
-    let publisher = client_on(&mut lab, 0, "publisher");
-    lab.bytes(publisher, &burst("t", 0, 0..50));
-    lab.cut(publisher);
-    lab.settle();
-    assert_eq!(numbers(&mut lab, subscriber).len(), 50);
-}
-
-#[test]
-fn a_publisher_elsewhere_waits_as_long_again_as_its_subscriber_has_been_behind() {
-    let mut lab = lab_with(2, 1 << 20);
-    let id = lab.id_on(1, "subscriber");
-    let limits = Limits { outbox_bytes_max: 1000, ..Limits::default() };
-    let subscriber = lab.open(request_with(&id, limits));
-    lab.subscribe(subscriber, "t", 1);
-    let publisher = client_on(&mut lab, 0, "publisher");
-    let mut waits_ms = Vec::new();
-    for _ in 0..7 {
-        lab.bytes(publisher, &burst("t", 1, 0..10));
-        lab.settle_mail();
-        let until_ms = lab.pauses.pop().expect("a pause").1;
-        waits_ms.push(until_ms - lab.now_ms);
-        lab.now_ms = until_ms;
-        lab.shards[1].end_turn();
-    }
-    assert_eq!(waits_ms, [2, 2, 4, 8, 16, 32, 64]);
-    lab.flush();
-    lab.bytes(publisher, &burst("t", 1, 0..10));
-    lab.settle_mail();
-    assert_eq!(lab.pauses.pop(), Some((publisher, lab.now_ms + 2)), "it has caught up");
 }

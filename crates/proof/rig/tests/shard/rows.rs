@@ -11,7 +11,9 @@
 //! A row without a clause begins with `""`. A row with several labs is done in each. Packets are
 //! texts: see `notation.rs`.
 //!
-//! A client connects when it is first named, with a session that ends with its connection.
+//! A client connects when it is first named, with a session that ends with its connection, and all
+//! shards do their work then: name it early if something lies in the mail meanwhile.
+//!
 //! `reader@1` is a client on shard 1, `reader#2` a further connection of the client `reader`, and
 //! `300:reader` one in the namespace of this number.
 //! In a packet, `t@1` is a topic whose retained message is on shard 1. In addition to packets a
