@@ -19,12 +19,12 @@ fn limits() -> Limits {
     Limits { queue, outbox_bytes_max: 256 * 1024, ..Limits::default() }
 }
 
-fn client_on(lab: &mut Lab, shard: u16, name: &str) -> Conn {
+pub(crate) fn client_on(lab: &mut Lab, shard: u16, name: &str) -> Conn {
     let id = lab.id_on(shard, name);
     lab.open(request_with(&id, limits()))
 }
 
-fn encoded(packet: &Packet<'_>) -> Vec<u8> {
+pub(crate) fn encoded(packet: &Packet<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     packet.encode(Version::V5, &mut bytes);
     bytes
@@ -38,7 +38,7 @@ fn send(lab: &mut Lab, conn: Conn, packet: &Packet<'_>) {
     lab.bytes(conn, rest);
 }
 
-fn send_large(lab: &mut Lab, conn: Conn, topic: &str, packet_id: u16) {
+pub(crate) fn send_large(lab: &mut Lab, conn: Conn, topic: &str, packet_id: u16) {
     send(lab, conn, &publish(topic, &[7; PAYLOAD_BYTES], 1, packet_id));
 }
 
@@ -82,7 +82,7 @@ fn aliased<'a>(topic: &'a str, payload: &'a [u8], packet_id: u16) -> Packet<'a> 
 }
 
 /// Mail is dealt with, and turns end, but sockets take nothing.
-fn carry_mail(lab: &mut Lab) {
+pub(crate) fn carry_mail(lab: &mut Lab) {
     lab.settle_mail();
     for shard in 0..lab.shards.len() {
         lab.shards[shard].end_turn();
@@ -90,7 +90,7 @@ fn carry_mail(lab: &mut Lab) {
     lab.settle_mail();
 }
 
-fn acknowledged(lab: &mut Lab, publishers: &[Conn]) -> usize {
+pub(crate) fn acknowledged(lab: &mut Lab, publishers: &[Conn]) -> usize {
     let answers = publishers.iter().flat_map(|publisher| lab.take_all(*publisher));
     answers.filter(|got| matches!(got, Got::Ack(AckKind::Puback, ..))).count()
 }
