@@ -143,9 +143,6 @@ fn a_window_is_full() {
 
 #[test]
 fn who_waits_and_who_does_not() {
-    let rate = session::Rate { per_second: 10, burst: 10 };
-    let rate = Limits { message_rate: rate, ..Limits::default() };
-    let retained = (1..50).map(|id| format!("publish kept {} qos1 id{id} retain", payload(id)));
     run([
         row("", "those who wait are read on in their order", lab(2)).steps([
             are_there(["a@0", "b@0", "c@0"]),
@@ -179,6 +176,13 @@ fn who_waits_and_who_does_not() {
             settles(),
             reads("u@2", payloads(0..1)),
         ]),
+    ]);
+}
+
+#[test]
+fn what_waits_and_what_does_not() {
+    let retained = (1..50).map(|id| format!("publish kept {} qos1 id{id} retain", payload(id)));
+    run([
         row("", "a retained message waits for the home of its topic", lab(2)).steps([
             does(|stage| {
                 assert_eq!(stage.lab.shared.shard_of_topic(broker::Name::first("kept")), 1)
@@ -207,6 +211,14 @@ fn who_waits_and_who_does_not() {
                 assert_eq!(texts, (1..52).map(|id| format!("pubrec {id}")).collect::<Vec<_>>());
             }),
         ]),
+    ]);
+}
+
+#[test]
+fn how_long_a_publisher_waits() {
+    let rate = session::Rate { per_second: 10, burst: 10 };
+    let rate = Limits { message_rate: rate, ..Limits::default() };
+    run([
         row("", "who also waits for its rate is not read before its time", lab(2)).steps([
             subscribes("reader@1", "t"),
             opens("writer@0", within(rate)),

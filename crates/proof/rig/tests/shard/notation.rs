@@ -5,7 +5,9 @@
 //! `connack not_authorized`; `subscribe FILTER qos1 sub7 no_local rap handling2`,
 //! `suback 1: 0 not_authorized`; `unsubscribe FILTER`, `unsuback 1: 0`; `pingreq`, `pingresp`;
 //! `disconnect`, `disconnect with_will expiry5`, `disconnect quota_exceeded`; `auth success two`.
-//! `publish TOPIC PAYLOAD user900` has a user property of so many bytes. `""` is empty, and `x*100` are a hundred `x`.
+//!
+//! `user900` at the end of a `publish` is a user property of so many bytes. `""` is empty, and
+//! `x*100` are a hundred `x`.
 
 use codec::{
     Ack, AckKind, Disconnect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish,
