@@ -14,11 +14,11 @@
 //! A client connects when it is first named, with a session that ends with its connection, and all
 //! shards do their work then: name it early if something lies in the mail meanwhile.
 //!
-//! `reader@1` is a client on shard 1, `reader#2` a further connection of the client `reader`, and
-//! `300:reader` one in the namespace of this number.
-//! In a packet, `t@1` is a topic whose retained message is on shard 1. In addition to packets a
-//! client "sends" `kept` (it opens a session that never expires, or comes back to it) and `cut` (its
-//! connection breaks).
+//! - `reader@1` is a client on shard 1, `reader#2` a further connection of the client `reader`, and
+//!   `300:reader` one in the namespace of this number.
+//! - In a packet, `t@1` is a topic whose retained message is on shard 1.
+//! - In addition to packets a client "sends" `kept` (it opens a session that never expires, or comes
+//!   back to it) and `cut` (its connection breaks).
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -288,12 +288,16 @@ pub(crate) fn reports(is_it: impl Fn(&Event) -> bool + 'static, count: usize) ->
 
 /// Mail is carried until there is none; outboxes stay as they are.
 pub(crate) fn carries_mail() -> Step {
-    does(|stage| stage.lab.settle_mail())
+    acts("carries mail", |stage| stage.lab.settle_mail())
 }
 
 /// Anything that no other step does. It panics if something is not as expected.
 pub(crate) fn does(act: impl Fn(&mut Stage) + 'static) -> Step {
-    step("does".into(), move |stage| {
+    acts("does", act)
+}
+
+fn acts(says: &str, act: impl Fn(&mut Stage) + 'static) -> Step {
+    step(says.into(), move |stage| {
         act(stage);
         Ok(())
     })
@@ -312,21 +316,21 @@ pub(crate) fn all<const N: usize>(steps: [Step; N]) -> Step {
 
 /// What is in outboxes is written; the mail between shards stays where it is.
 pub(crate) fn flushes() -> Step {
-    does(|stage| stage.lab.flush())
+    acts("flushes", |stage| stage.lab.flush())
 }
 
 /// All shards do their work.
 pub(crate) fn settles() -> Step {
-    does(|stage| stage.lab.settle())
+    acts("settles", |stage| stage.lab.settle())
 }
 
 /// Time passes, and no shard looks at it.
 pub(crate) fn waits_ms(ms: u64) -> Step {
-    does(move |stage| stage.lab.now_ms += ms)
+    acts("waits", move |stage| stage.lab.now_ms += ms)
 }
 
 pub(crate) fn passes(secs: u64) -> Step {
-    does(move |stage| stage.lab.pass_secs(secs))
+    acts("passes", move |stage| stage.lab.pass_secs(secs))
 }
 
 /// All shards lose what the disks do not have yet, and start again.
@@ -335,7 +339,7 @@ pub(crate) fn crashes() -> Step {
 }
 
 pub(crate) fn crashes_by(crash: Crash) -> Step {
-    does(move |stage| {
+    acts("crashes", move |stage| {
         stage.lab.crash(crash);
         stage.conns.clear();
     })
@@ -366,7 +370,9 @@ pub(crate) fn everyone<const N: usize>(rules: [(Permission, &str); N]) -> Access
 
 /// From now on all shards have these rules.
 pub(crate) fn rules(access: Access) -> Step {
-    does(move |stage| stage.lab.shards.iter_mut().for_each(|own| own.set_access(access.clone())))
+    acts("rules", move |stage| {
+        stage.lab.shards.iter_mut().for_each(|own| own.set_access(access.clone()));
+    })
 }
 
 fn step(says: String, act: impl Fn(&mut Stage) -> Result<(), String> + 'static) -> Step {
@@ -490,9 +496,16 @@ impl Stage {
     }
 
     /// Messages since it looked last.
+    ///
+    /// # Panics
+    ///
+    /// When a subscription was refused that no step has asked for the answer to.
     pub(crate) fn received(&mut self, conn: Conn) -> Vec<Received> {
         let received = self.taken(conn).into_iter().filter_map(|got| match got {
             Got::Publish(received) => Some(received),
+            Got::Suback(_, codes) if codes.iter().any(|code| *code >= 0x80) => {
+                panic!("a subscription is refused: {codes:02x?}")
+            }
             _ => None,
         });
         received.collect()
