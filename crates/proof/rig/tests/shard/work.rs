@@ -1,15 +1,16 @@
 //! What one client may ask for in one turn, in one packet, and without reading the answers: the
 //! others do not wait for it, and it takes no more than its part of the memory.
 
+use crate::notation::with_packet;
 use crate::rows::{
     asks, bursts, carries_mail, counts, counts_in, does, gets, is_closed, is_not_read, is_open,
     is_read, opens, reads_all_of, reads_count, reports, row, run, sends, sends_bytes, settles,
     subscribes_all, within,
 };
 use broker::{ConnectRequest, Event, Limits, Mail, Reauthenticated, SessionKey, Settings};
-use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, SubscribeOptions, Version};
+use codec::{AckKind, Auth, Packet, Property, PropertyBuf, Reason, Version};
 use policy::{Access, Attribute, Attributes, Principal};
-use policy::{Permission, Who};
+use policy::{Permission, Rule, Who};
 use rig::{
     Conn, Got, Lab, level, persistent, publish, read_all, request, request_with, retained, rule,
     window, with_limits,
@@ -36,20 +37,9 @@ fn times(packet: &Packet<'_>, count: usize) -> Vec<u8> {
     bytes.repeat(count)
 }
 
-fn subscribe(filter: &str, qos: u8) -> Vec<u8> {
-    let mut filters = codec::FilterBuf::new();
-    filters.push(filter, SubscribeOptions::new(level(qos)));
-    let (packet_id, properties) = (1, codec::Properties::EMPTY);
-    let filters = filters.as_filters();
-    times(&Packet::Subscribe(codec::Subscribe { packet_id, properties, filters }), 1)
-}
-
-fn unsubscribe(filter: &str) -> Vec<u8> {
-    let mut filters = codec::TopicBuf::new();
-    filters.push(filter);
-    let (packet_id, properties) = (1, codec::Properties::EMPTY);
-    let filters = filters.as_topics();
-    times(&Packet::Unsubscribe(codec::Unsubscribe { packet_id, properties, filters }), 1)
+/// Packets as bytes.
+fn encoded(text: &str) -> Vec<u8> {
+    with_packet(text, |packet| times(packet, 1))
 }
 
 /// Filters that all match `a/a/a/...`, of so many levels.
@@ -253,7 +243,7 @@ fn pages_for_many_are_given_over_several_turns() {
     let mut lab = with_retained(1, 10);
     let clients: Vec<Conn> =
         (0..100).map(|number| lab.open(request(&format!("client-{number}")))).collect();
-    clients.iter().for_each(|client| lab.bytes(*client, &subscribe("+/+/nothing", 0)));
+    clients.iter().for_each(|client| lab.bytes(*client, &encoded("subscribe +/+/nothing")));
     lab.deliver_mail();
     let given = |lab: &Lab| {
         let mails = lab.shards[0].effects().mail[0].iter();
@@ -278,8 +268,8 @@ fn waits_for_client(lab: &Lab, conn: Conn) -> bool {
 fn a_client_that_takes_no_answers_is_not_read_until_it_does() {
     let answered: [Vec<u8>; 5] = [
         [0xc0, 0].repeat(1_000),
-        subscribe("t", 0).repeat(100),
-        unsubscribe("t").repeat(100),
+        encoded("subscribe t").repeat(100),
+        encoded("unsubscribe t").repeat(100),
         times(&publish("t", b"", 1, 1), 100),
         [0x50, 2, 0, 1].repeat(500),
     ];
@@ -743,6 +733,17 @@ fn members_of_which_a_shard_has_yet_to_hear_are_not_many() {
     assert!((1_000..20_000).contains(&unheard), "{unheard}");
 }
 
+/// So many rules with two lists each, others, and one that grants everything.
+fn costly<const N: usize>(count: usize, permission: Permission, others: [Rule; N]) -> Access {
+    let with_two = |number| {
+        let filter = format!("x/%{{attributes.a}}-%{{attributes.b}}/{number}");
+        rule(Who::Everyone, permission, &filter)
+    };
+    let mut rules: Vec<_> = (0..count).map(with_two).chain(others).collect();
+    rules.push(rule(Who::Everyone, Permission::ReadWrite, "#"));
+    Access::compile(&rules).expect("valid rules")
+}
+
 fn with_lists(client_id: &str, count: i64) -> ConnectRequest {
     let list = |begin: &str| {
         let text = |number| Attribute::Text(format!("{begin}{number}").into());
@@ -755,13 +756,8 @@ fn with_lists(client_id: &str, count: i64) -> ConnectRequest {
 
 #[test]
 fn who_subscribes_is_charged_for_the_rules_that_are_asked() {
-    let with_two = |number| {
-        let filter = format!("x/%{{attributes.a}}-%{{attributes.b}}/{number}");
-        rule(Who::Everyone, Permission::Read, &filter)
-    };
-    let mut rules: Vec<_> = (0..100).map(with_two).collect();
-    rules.push(rule(Who::Everyone, Permission::ReadWrite, "#"));
-    let mut lab = Lab::with(1, Settings::default(), Access::compile(&rules).unwrap());
+    let access = costly(100, Permission::Read, []);
+    let mut lab = Lab::with(1, Settings::default(), access);
     let client = lab.open(with_lists("client", 200));
     let other = lab.open(request("other"));
     // Short enough to be done at once where there are few rules.
@@ -790,21 +786,10 @@ fn rules_that_are_few_cost_a_subscriber_nothing_to_speak_of() {
     assert_eq!(lab.take(client), Some(Got::Suback(1, vec![1; 500])));
 }
 
-/// So many rules with two lists each, and one that grants everything.
-fn costly(count: usize) -> Access {
-    let with_two = |number| {
-        let filter = format!("x/%{{attributes.a}}-%{{attributes.b}}/{number}");
-        rule(Who::Everyone, Permission::Deny, &filter)
-    };
-    let mut rules: Vec<_> = (0..count).map(with_two).collect();
-    rules.push(rule(Who::Everyone, Permission::ReadWrite, "#"));
-    Access::compile(&rules).expect("valid rules")
-}
-
 #[test]
 fn who_publishes_is_charged_for_many_rules_and_not_for_few() {
     for (count, waits) in [(100, true), (4, false)] {
-        let mut lab = Lab::with(1, Settings::default(), costly(count));
+        let mut lab = Lab::with(1, Settings::default(), costly(count, Permission::Deny, []));
         let client = lab.open(with_lists("client", 200));
         let other = lab.open(request("other"));
         lab.subscribe(other, "t", 0);
@@ -827,16 +812,7 @@ fn subscriptions_that_are_too_many_to_be_judged_at_once_are_checked_for_each_mes
     lab.settle();
     lab.take_all(client);
     let denied = rule(Who::Everyone, Permission::Deny, "499/#");
-    let mut rules = vec![rule(Who::Everyone, Permission::ReadWrite, "#"), denied];
-    let with_two = |number| {
-        rule(
-            Who::Everyone,
-            Permission::Deny,
-            &format!("y/%{{attributes.a}}-%{{attributes.b}}/{number}"),
-        )
-    };
-    rules.extend((0..200).map(with_two));
-    lab.shards[0].set_access(Access::compile(&rules).unwrap());
+    lab.shards[0].set_access(costly(200, Permission::Deny, [denied]));
     let other = lab.open(request("other"));
     for topic in ["000/x", "498/x", "499/x"] {
         lab.publish(other, topic, b"x", 0, 0);
