@@ -9,27 +9,19 @@
 //! - `share`: subscribers are members of one shared group;
 //! - `disk`, `fsync`: pairs, whose subscribers have kept sessions of this level.
 
-#[path = "../../broker/examples/instructions/disk.rs"]
-mod disk;
 mod lab;
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use broker::{Durability, Limits, Replay, Settings, Shard, Shared};
-use codec::{QoS, Version};
-use disk::Disk;
+use broker::{Durability, Limits, Settings};
+use codec::{QoS, SubscribeOptions, Version};
 use driver::testing::PipeEnd;
 use driver::{Host, Item, Ready};
-use policy::Access;
-use storage::testing::SimDisk;
-use storage::{Identity, InPlace, InPlaceEnd, Settings as JournalSettings, Step};
+use rig::{QuickDisk, publish, request_with, subscribe_bytes};
+use storage::{InPlace, InPlaceEnd, Settings as JournalSettings, Step};
 
-use lab::{
-    BEGIN_MS, Drivers, Mailboxes, PUBACK, TOPIC, TURNS_MAX, connect, drivers, id_on,
-    publish_packet, read_packets, receive, request, subscribe,
-};
+use lab::{Drivers, Mailboxes, TOPIC, TURNS_MAX, connect, count_pubacks, drivers, receive};
 
 const GROUP: &str = "$share/readers/sensors/+/temperature";
 
@@ -105,7 +97,7 @@ struct Lab<'a> {
     drivers: Drivers,
     mailboxes: Mailboxes,
     /// Of each shard, if sessions are kept.
-    disks: Rc<RefCell<Vec<Disk>>>,
+    disks: Rc<RefCell<Vec<QuickDisk>>>,
     /// With what each sends.
     publishers: Vec<(PipeEnd, Vec<u8>)>,
     subscribers: Vec<PipeEnd>,
@@ -113,12 +105,18 @@ struct Lab<'a> {
 
 impl<'a> Lab<'a> {
     fn new(work: &'a Work) -> Self {
-        let shared = Shared::new(Settings::default(), work.shards as u16, 7);
-        let shard = |id| Shard::new(id, shared.clone(), Access::open());
-        let mut shards: Vec<Shard> = (0..work.shards as u16).map(shard).collect();
-        let disks = if work.is_kept() { open_journals(&mut shards) } else { Vec::new() };
+        let count = work.shards as u16;
+        let mut kit = match work.is_kept() {
+            true => rig::Lab::durable_by(
+                count,
+                Settings::default(),
+                JournalSettings::with_segment_bytes(SEGMENT_BYTES),
+            ),
+            false => rig::Lab::new(count),
+        };
+        let disks: Vec<QuickDisk> = kit.disks.iter().map(QuickDisk::like).collect();
         let disks = Rc::new(RefCell::new(disks));
-        let (mut drivers, mailboxes) = drivers(vec![shards]);
+        let (mut drivers, mailboxes) = drivers(vec![std::mem::take(&mut kit.shards)]);
         if work.level == Durability::Disk {
             let disks = disks.clone();
             let write = move |shard, write: &InPlace| {
@@ -131,7 +129,7 @@ impl<'a> Lab<'a> {
         }
         let connect = |name: &str, shard: u16, is_kept: bool| {
             let limits = Limits { durability: work.level, ..Limits::default() };
-            let mut request = request(&id_on(&shared, shard, name), limits);
+            let mut request = request_with(&kit.id_on(shard, name), limits);
             if is_kept {
                 (request.clean_start, request.session_expiry_secs) = (false, u32::MAX);
             }
@@ -142,7 +140,7 @@ impl<'a> Lab<'a> {
             let client = connect(&format!("publisher-{number}"), shard, false);
             let mut bytes = Vec::new();
             let topic = topic(number);
-            publish_packet(&topic, QoS::AtLeastOnce, 1).encode(Version::V5, &mut bytes);
+            publish(&topic, &[7; 64], 1, 1).encode(Version::V5, &mut bytes);
             (client, bytes)
         });
         let publishers = publishers.collect();
@@ -154,7 +152,9 @@ impl<'a> Lab<'a> {
         let mut lab = Self { work, drivers, mailboxes, disks, publishers, subscribers };
         lab.settle();
         for (number, subscriber) in lab.subscribers.iter().enumerate() {
-            subscriber.send(&subscribe(&work.filter(number), QoS::AtLeastOnce));
+            let options = SubscribeOptions::new(QoS::AtLeastOnce);
+            let filter = (&*work.filter(number), options);
+            subscriber.send(&subscribe_bytes(Version::V5, &[filter], None));
         }
         lab.settle();
         lab.publishers.iter().for_each(|(client, _)| drop(client.take(usize::MAX)));
@@ -211,31 +211,8 @@ impl<'a> Lab<'a> {
             }
             self.turn(ready);
             received += self.subscribers[receivers.clone()].iter().map(receive).sum::<usize>();
-            acknowledged += read_packets(&self.publishers[publisher].0, PUBACK, |_| {});
+            acknowledged += count_pubacks(&self.publishers[publisher].0);
         }
         panic!("a round does not end");
     }
-}
-
-/// Each shard gets an empty journal, which the first turns make ready.
-///
-/// # Panics
-///
-/// When an empty disk is refused.
-fn open_journals(shards: &mut [Shard]) -> Vec<Disk> {
-    let settings = JournalSettings::with_segment_bytes(SEGMENT_BYTES);
-    let (count, limits) = (shards.len() as u16, Arc::new(Limits::default()));
-    let mut disks = Vec::new();
-    for shard in &mut *shards {
-        let (id, disk) = (shard.id(), SimDisk::new(0));
-        let recovery = disk.read_back((id, count), &settings, &mut |_, _| {});
-        let identity = Identity { id: [7; 16], shard: id, shards: count };
-        let recovered = recovery.expect("an empty disk").finish(identity);
-        shard
-            .open_journal(recovered, settings.clone(), Replay::new(7), &limits, BEGIN_MS)
-            .expect("an empty journal");
-        disks.push(Disk::like(&disk));
-    }
-    broker::settle(shards, BEGIN_MS);
-    disks
 }

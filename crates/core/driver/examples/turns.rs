@@ -5,15 +5,13 @@
 mod lab;
 
 use broker::{Limits, Settings, Shard, Shared};
-use codec::{QoS, Version};
+use codec::{QoS, SubscribeOptions, Version};
 use driver::Host;
 use driver::testing::PipeEnd;
 use policy::Access;
+use rig::{id_on, publish, request_with, subscribe_bytes};
 
-use lab::{
-    Drivers, PUBACK, TOPIC, TURNS_MAX, connect, drivers, id_on, publish_packet, read_packets,
-    receive, request, subscribe,
-};
+use lab::{Drivers, TOPIC, TURNS_MAX, connect, count_pubacks, drivers, receive};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -70,7 +68,7 @@ impl Lab {
         let of_driver = |index: usize| shards(index).map(shard).collect();
         let (drivers, mailboxes) = drivers((0..work.drivers).map(of_driver).collect());
         let connect = |name: &str, shard: usize| {
-            let request = request(&id_on(&shared, shard as u16, name), Limits::default());
+            let request = request_with(&id_on(&shared, shard as u16, name), Limits::default());
             connect(&mailboxes[shard % work.drivers], shard as u16, request)
         };
         let pairs = (0..work.pairs).map(|pair| {
@@ -84,7 +82,8 @@ impl Lab {
         lab.settle();
         for (number, pair) in lab.pairs.iter().enumerate() {
             let topic = TOPIC.replace('1', &(number + 1).to_string());
-            pair.subscriber.send(&subscribe(&topic, work.qos));
+            let filter = (&*topic, SubscribeOptions::new(work.qos));
+            pair.subscriber.send(&subscribe_bytes(Version::V5, &[filter], None));
         }
         lab.settle();
         for pair in &lab.pairs {
@@ -121,13 +120,21 @@ impl Lab {
 
 impl Pair {
     fn new(publisher: PipeEnd, subscriber: PipeEnd, topic: &str, work: &Work) -> Self {
-        let mut publish = Vec::new();
+        let mut bytes = Vec::new();
         for packet_id in 1..=work.batch {
-            let packet = publish_packet(topic, work.qos, packet_id as u16);
-            packet.encode(Version::V5, &mut publish);
+            let packet = publish(topic, &[7; 64], work.qos as u8, packet_id as u16);
+            packet.encode(Version::V5, &mut bytes);
         }
         let (batch, has_answers) = (work.batch, work.qos > QoS::AtMostOnce);
-        Self { publisher, subscriber, publish, batch, has_answers, received: 0, acknowledged: 0 }
+        Self {
+            publisher,
+            subscriber,
+            publish: bytes,
+            batch,
+            has_answers,
+            received: 0,
+            acknowledged: 0,
+        }
     }
 
     fn begin(&mut self) {
@@ -137,7 +144,7 @@ impl Pair {
 
     fn look(&mut self) {
         self.received += receive(&self.subscriber);
-        self.acknowledged += read_packets(&self.publisher, PUBACK, |_| {});
+        self.acknowledged += count_pubacks(&self.publisher);
     }
 
     fn is_complete(&self) -> bool {

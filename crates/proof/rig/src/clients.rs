@@ -4,13 +4,12 @@ use std::ops::Range;
 
 use broker::ConnectRequest;
 use codec::{
-    Ack, AckKind, FilterBuf, Packet, Properties, Property, PropertyBuf, Reason, Sender, Subscribe,
-    SubscribeOptions, TopicBuf, Unsubscribe,
+    Ack, AckKind, Packet, Properties, Reason, Sender, SubscribeOptions, TopicBuf, Unsubscribe,
 };
 
 use crate::got::own;
 use crate::lab::Peer;
-use crate::{Conn, Got, Lab, Received, level, persistent, publish, request};
+use crate::{Conn, Got, Lab, Received, level, persistent, publish, request, subscribe_bytes};
 
 impl Lab {
     /// Connects without delivering mail.
@@ -103,20 +102,8 @@ impl Lab {
         options: SubscribeOptions,
         identifier: Option<u32>,
     ) -> u8 {
-        let mut filters = FilterBuf::new();
-        filters.push(filter, options);
-        let mut properties = PropertyBuf::new();
-        if let Some(identifier) = identifier {
-            properties.push(Property::SubscriptionId(identifier));
-        }
-        self.send_only(
-            conn,
-            &Packet::Subscribe(Subscribe {
-                packet_id: 1,
-                properties: properties.as_properties(),
-                filters: filters.as_filters(),
-            }),
-        );
+        let version = self.peers[&conn].version;
+        self.bytes(conn, &subscribe_bytes(version, &[(filter, options)], identifier));
         self.flush();
         while self.read_on() {
             self.flush();
@@ -145,16 +132,9 @@ impl Lab {
 
     /// Asks for all of them in one packet; the mail stays where it is.
     pub fn subscribe_all(&mut self, conn: Conn, filters: &[impl AsRef<str>], qos: u8) {
-        let mut asked = FilterBuf::new();
-        for filter in filters {
-            asked.push(filter.as_ref(), SubscribeOptions::new(level(qos)));
-        }
-        let packet = Packet::Subscribe(Subscribe {
-            packet_id: 1,
-            properties: Properties::EMPTY,
-            filters: asked.as_filters(),
-        });
-        self.send_only(conn, &packet);
+        let options = SubscribeOptions::new(level(qos));
+        let filters: Vec<_> = filters.iter().map(|filter| (filter.as_ref(), options)).collect();
+        self.bytes(conn, &subscribe_bytes(self.peers[&conn].version, &filters, None));
     }
 
     /// Gives all of them up in one packet; the mail stays where it is.

@@ -32,11 +32,16 @@ impl Lab {
         journal_settings: storage::Settings,
     ) -> Self {
         let mut lab = Self::with(shard_count, settings, Access::open());
-        lab.journal_settings = journal_settings;
-        lab.disks = (0..shard_count).map(|shard| SimDisk::new(shard.into())).collect();
+        lab.add_disks(journal_settings);
         lab.disks.iter_mut().for_each(SimDisk::record_writes);
         lab.open_journals();
         lab
+    }
+
+    /// An empty disk for each shard. What is written is not recorded for a standby.
+    pub fn add_disks(&mut self, settings: storage::Settings) {
+        self.journal_settings = settings;
+        self.disks = (0..self.shared.shard_count).map(|id| SimDisk::new(id.into())).collect();
     }
 
     /// The broker ends as it is, and starts again on what the disks have. All connections are gone.
@@ -58,7 +63,8 @@ impl Lab {
         self.open_journals();
     }
 
-    fn open_journals(&mut self) {
+    /// Shards go on with what their disks have.
+    pub fn open_journals(&mut self) {
         let (settings, limits) = (self.journal_settings.clone(), Arc::new(Limits::default()));
         let shards = self.shared.shard_count;
         for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {

@@ -50,7 +50,7 @@ impl Lab {
         Self {
             shards,
             shared,
-            now_ms: 1_000_000_000,
+            now_ms: BEGIN_MS,
             peers: HashMap::new(),
             next_conn: 0,
             events: Vec::new(),
@@ -70,10 +70,7 @@ impl Lab {
 
     /// A client id that lives on a shard.
     pub fn id_on(&self, shard: u16, name: &str) -> String {
-        (0..10_000)
-            .map(|number| format!("{name}-{number}"))
-            .find(|id| self.shared.shard_of_client(Name::first(id)) == shard)
-            .expect("some name hashes to the shard")
+        id_on(&self.shared, shard, name)
     }
 
     /// A topic whose retained message lives on a shard.
@@ -235,6 +232,14 @@ impl Lab {
     }
 }
 
+/// A client id that lives on a shard.
+pub fn id_on(shared: &Shared, shard: u16, name: &str) -> String {
+    (0..10_000)
+        .map(|number| format!("{name}-{number}"))
+        .find(|id| shared.shard_of_client(Name::first(id)) == shard)
+        .expect("some name hashes to the shard")
+}
+
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) shard: usize,
@@ -254,6 +259,9 @@ pub(crate) fn open_scopes(shared: &Shared) {
 fn has_mail(shard: &Shard) -> bool {
     shard.effects().mail.iter().any(|mail| !mail.is_empty())
 }
+
+/// When the time of a laboratory begins.
+pub const BEGIN_MS: u64 = 1_000_000_000;
 
 /// Scopes that every laboratory has, in addition to the first.
 pub const SCOPES: [Scope; 2] = [Scope::new(1), Scope::new(300)];

@@ -12,14 +12,17 @@ mod got;
 mod journals;
 mod lab;
 mod operator;
+mod quick_disk;
 mod requests;
+pub mod wire;
 
 pub use clients::{publish_numbers, read_all, texts};
 pub use got::{Got, Received};
 pub use journals::journal_settings;
-pub use lab::{Conn, Lab, SCOPES};
+pub use lab::{BEGIN_MS, Conn, Lab, SCOPES, id_on};
 pub use operator::TICKET;
+pub use quick_disk::QuickDisk;
 pub use requests::{
     admit, again, connect_packet, level, of_version, persistent, publish, queue, request,
-    request_with, retained, rule, will, window, with_limits, with_will,
+    request_with, retained, rule, subscribe_bytes, will, window, with_limits, with_will,
 };

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use broker::admission::{self, Admission, Refusal};
 use broker::{ConnectRequest, Limits};
-use codec::{Connect, Packet, Properties, Publish, QoS, Version};
+use codec::{
+    Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, Publish, QoS, Subscribe,
+    SubscribeOptions, Version,
+};
 use policy::{Permission, Rule, Who};
 use session::{Overflow, QueueLimits, Will};
 
@@ -103,6 +106,25 @@ pub fn publish<'a>(topic: &'a str, payload: &'a [u8], qos: u8, packet_id: u16) -
 pub fn retained<'a>(topic: &'a str, payload: &'a [u8], qos: u8, packet_id: u16) -> Packet<'a> {
     let Packet::Publish(publish) = publish(topic, payload, qos, packet_id) else { unreachable!() };
     Packet::Publish(Publish { retain: true, ..publish })
+}
+
+/// A SUBSCRIBE with packet ID 1.
+pub fn subscribe_bytes(
+    version: Version,
+    filters: &[(&str, SubscribeOptions)],
+    identifier: Option<u32>,
+) -> Vec<u8> {
+    let (mut asked, mut properties) = (FilterBuf::new(), PropertyBuf::new());
+    for (filter, options) in filters {
+        asked.push(filter, *options);
+    }
+    if let Some(identifier) = identifier {
+        properties.push(Property::SubscriptionId(identifier));
+    }
+    let (properties, filters) = (properties.as_properties(), asked.as_filters());
+    let mut bytes = Vec::new();
+    Packet::Subscribe(Subscribe { packet_id: 1, properties, filters }).encode(version, &mut bytes);
+    bytes
 }
 
 /// A packet as it is when it comes again.

@@ -1,7 +1,6 @@
 //! Does one kind of work so many times, for counting instructions from outside:
 //! `instructions WORK COUNT`. `tests/instructions.py` runs it under callgrind.
 
-mod disk;
 #[path = "../../benches/fan/mod.rs"]
 mod fan;
 mod ways;

@@ -10,8 +10,8 @@ use broker::streams::{
 use broker::{ConnectRequest, Durability, Scope, Settings, Shard, ShardId};
 use codec::Version;
 
-use crate::disk::Disk;
-use rig::{Lab, of_version, persistent, publish, request};
+use rig::wire::{PUBACK, QOS_BITS, acknowledge, read_packets};
+use rig::{Lab, QuickDisk, of_version, persistent, publish, request};
 
 const TOPIC: &str = "sensors/1/temperature";
 /// As long as the first one.
@@ -25,17 +25,10 @@ const MEMBERS: u32 = 2;
 /// No segment is full before the last message.
 const SEGMENT_BYTES: u32 = 32 << 20;
 
-const PUBLISH: u8 = 3;
-const PUBACK: u8 = 4;
-const QOS_BITS: u8 = 0b0110;
-
-/// Of a PUBLISH whose remaining length takes one byte.
-const PACKET_ID_AT: usize = 2 + 2 + TOPIC.len();
-
 /// A publisher and its subscribers, with a driver that has one turn for each batch.
 pub(crate) struct Way {
     shards: Vec<Shard>,
-    disks: Vec<Disk>,
+    disks: Vec<QuickDisk>,
     /// Shard, slot and connection.
     publisher: (usize, u32, u64),
     publish: Vec<u8>,
@@ -119,7 +112,7 @@ impl Way {
         }
         Self {
             publisher: (shard, slot, publisher),
-            disks: lab.disks.iter().map(Disk::like).collect(),
+            disks: lab.disks.iter().map(QuickDisk::like).collect(),
             shards: std::mem::take(&mut lab.shards),
             publish: bytes,
             batch,
@@ -170,33 +163,13 @@ impl Way {
         self.shards[shard].on_written(slot, conn, self.written.len(), self.now_ms);
         self.answers.clear();
         if conn == self.publisher.2 {
-            self.acknowledged += self.read_packets(PUBACK, |_, _| {});
+            self.acknowledged += read_packets(&self.written, PUBACK, |_| {}) as u64;
         } else {
-            self.received += self.read_packets(PUBLISH, |packet, answers| {
-                if packet[0] & QOS_BITS != 0 {
-                    let [high, low] = [packet[PACKET_ID_AT], packet[PACKET_ID_AT + 1]];
-                    answers.extend_from_slice(&[PUBACK << 4, 2, high, low]);
-                }
-            });
+            self.received += acknowledge(&self.written, TOPIC.len(), &mut self.answers) as u64;
         }
         if !self.answers.is_empty() {
             self.shards[shard].on_bytes(slot, conn, &self.answers, self.now_ms);
         }
-    }
-
-    /// Hands the packets of a kind to `answer`. Returns how many there were.
-    fn read_packets(&mut self, kind: u8, answer: impl Fn(&[u8], &mut Vec<u8>)) -> u64 {
-        let mut rest = self.written.as_slice();
-        let mut count = 0;
-        while let [first, body_bytes, ..] = rest {
-            let (packet, behind) = rest.split_at(2 + usize::from(*body_bytes));
-            if first >> 4 == kind {
-                answer(packet, &mut self.answers);
-                count += 1;
-            }
-            rest = behind;
-        }
-        count
     }
 
     fn drive_journal(&mut self, shard: usize) -> bool {

@@ -6,16 +6,16 @@ use storage::testing::SimDisk;
 use storage::{Command, Completion, Outcome, Step};
 
 /// The segments of one journal. It does next to nothing, so that what is counted is the journal.
-pub(crate) struct Disk(BTreeMap<u32, Vec<u8>>);
+pub struct QuickDisk(BTreeMap<u32, Vec<u8>>);
 
-impl Disk {
+impl QuickDisk {
     /// With the segments of another disk.
-    pub(crate) fn like(other: &SimDisk) -> Self {
+    pub fn like(other: &SimDisk) -> Self {
         let content = |number: u32| other.content(number).to_vec();
         Self(other.files().iter().map(|file| (file.number, content(file.number))).collect())
     }
 
-    pub(crate) fn carry_out(&mut self, command: Command) -> Completion {
+    pub fn carry_out(&mut self, command: Command) -> Completion {
         let id = command.id();
         let outcome = match command {
             Command::Commit { steps, .. } => {
@@ -45,7 +45,7 @@ impl Disk {
     }
 
     /// Syncs and the manifest leave nothing to do: no broker starts from this disk.
-    pub(crate) fn write(&mut self, step: &Step) {
+    pub fn write(&mut self, step: &Step) {
         if let Step::Write { segment, offset, bytes } = step
             && let Some(content) = self.0.get_mut(segment)
         {
