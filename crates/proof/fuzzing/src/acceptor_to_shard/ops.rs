@@ -10,6 +10,7 @@ use codec::{
     Publish, QoS, Reason, RetainHandling, Subscribe, SubscribeOptions, TopicBuf, Unsubscribe,
     Version, Will,
 };
+use rig::connect_packet;
 
 use super::peer::Peer;
 use super::world::{METHOD, PROOF, SLOTS, World};
@@ -397,55 +398,8 @@ fn say_disconnect(peer: &mut Peer, choice: u8) {
 /// The bytes of a CONNECT of version 5 with nothing special about it.
 pub(super) fn connect(client_id: &str, username: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let connect = Connect {
-        version: Version::V5,
-        clean_start: true,
-        keep_alive_secs: 0,
-        client_id,
-        properties: Properties::EMPTY,
-        will: None,
-        username: Some(username),
-        password: Some(password_of(username)),
-        bridge: false,
-    };
+    let password = Some(password_of(username));
+    let connect = Connect { username: Some(username), password, ..connect_packet(client_id) };
     Packet::Connect(connect).encode(Version::V5, &mut bytes);
     bytes
-}
-
-pub(super) fn subscribe_to(filter: &str) -> Vec<u8> {
-    let (mut filters, mut bytes) = (FilterBuf::new(), Vec::new());
-    filters.push(filter, SubscribeOptions::new(QoS::AtLeastOnce));
-    let (packet_id, properties) = (1, Properties::EMPTY);
-    let packet = Subscribe { packet_id, properties, filters: filters.as_filters() };
-    Packet::Subscribe(packet).encode(Version::V5, &mut bytes);
-    bytes
-}
-
-pub(super) fn publish_qos1<'a>(topic: &'a str, payload: &'a [u8]) -> Packet<'a> {
-    let qos = QoS::AtLeastOnce;
-    let properties = Properties::EMPTY;
-    Packet::Publish(Publish {
-        dup: false,
-        qos,
-        retain: false,
-        topic,
-        packet_id: 1,
-        properties,
-        payload,
-    })
-}
-
-/// At QoS 0, so that any number may be sent one behind the other.
-pub(super) fn retained<'a>(topic: &'a str, payload: &'a [u8]) -> Packet<'a> {
-    let qos = QoS::AtMostOnce;
-    let properties = Properties::EMPTY;
-    Packet::Publish(Publish {
-        dup: false,
-        qos,
-        retain: true,
-        topic,
-        packet_id: 0,
-        properties,
-        payload,
-    })
 }

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use broker::admission::{self, Admission, AuthStep, Credentials};
 use broker::{
-    Close, Command, Limits, Memory, Metrics, Numbers, Reauthenticate, Reauthenticated, Replay,
-    Scope, Settings, Shard, Shared, TURN_UNITS, key_of, settle,
+    Close, Command, Limits, Memory, Metrics, Numbers, Reauthenticate, Reauthenticated, Scope,
+    Settings, Shard, TURN_UNITS, key_of,
 };
-use codec::{Packet, Reason, Sender, Version};
+use codec::{Packet, QoS, Reason, Sender, SubscribeOptions, Version};
+use rig::{Lab, publish, retained, subscribe_bytes};
 use session::{MemoryKind, Overflow, QueueLimits};
-use storage::Identity;
-use storage::testing::SimDisk;
 
 use super::book::{Book, JANITOR};
 use super::ops;
@@ -25,9 +24,7 @@ pub(super) const SLOTS: usize = 6;
 pub(super) const METHOD: &str = "M";
 pub(super) const PROOF: &[u8] = b"anna";
 
-const BEGIN_MS: u64 = 1_000_000_000;
 const EXPIRY_MAX_SECS: u32 = 3600;
-const SEED: u64 = 7;
 
 /// Rounds after which shards that still have something to say to each other go in circles.
 const ROUNDS_MAX: usize = 20_000;
@@ -36,13 +33,10 @@ const ROUNDS_MAX: usize = 20_000;
 const AFTERMATH_SECS: u64 = 30;
 
 pub(super) struct World {
-    shared: Arc<Shared>,
-    shards: Vec<Shard>,
-    /// One per shard, or none.
-    disks: Vec<SimDisk>,
+    /// It has the shards, and disks for them or none.
+    lab: Lab,
     pub(super) limits: Arc<Limits>,
     pub(super) book: Book,
-    now_ms: u64,
     pub(super) peers: Vec<Peer>,
     /// The latest peer of each.
     slots: [Option<usize>; SLOTS],
@@ -57,48 +51,23 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(kind: u8, choice: u8) -> Self {
         let shard_count = u16::from(kind & 3) + 1;
-        let shared = Shared::new(settings(kind, choice), shard_count, SEED);
         let book = Book::new();
-        let shards = (0..shard_count)
-            .map(|id| Shard::new(id, shared.clone(), book.rules[0].clone()))
-            .collect();
-        let mut world = Self {
-            shared,
-            shards,
-            disks: Vec::new(),
+        let mut lab = Lab::with(shard_count, settings(kind, choice), book.rules[0].clone());
+        if kind & 4 != 0 {
+            lab.add_disks(storage::Settings::with_segment_bytes(64 * 1024));
+            lab.open_journals();
+        }
+        Self {
+            lab,
             limits: Arc::new(limits(kind, choice)),
             book,
-            now_ms: BEGIN_MS,
             peers: Vec::new(),
             slots: [None; SLOTS],
             connected: BTreeMap::new(),
             paused: BTreeMap::new(),
             numbers: Numbers::default(),
             assigned: 0,
-        };
-        if kind & 4 != 0 {
-            world.disks = (0..shard_count).map(|shard| SimDisk::new(shard.into())).collect();
-            world.open_journals();
         }
-        world
-    }
-
-    fn open_journals(&mut self) {
-        let settings = storage::Settings::with_segment_bytes(64 * 1024);
-        let shards = self.shared.shard_count;
-        for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
-            let (id, mut replay) = (shard.id(), Replay::new(SEED));
-            let sink = &mut |record: storage::Record<'_>, ledger: &mut storage::Ledger| {
-                replay.on_record(record, ledger);
-            };
-            let recovery = disk.read_back((id, shards), &settings, sink).expect("an empty log");
-            let recovered = recovery.finish(Identity { id: [7; 16], shard: id, shards });
-            shard
-                .open_journal(recovered, settings.clone(), replay, &self.limits, self.now_ms)
-                .expect("records of this version");
-        }
-        settle(&mut self.shards, self.now_ms);
-        self.settle();
     }
 
     /// Who sits there; somebody new if nobody does.
@@ -144,11 +113,11 @@ impl World {
 
     fn give(&mut self, place: ConnectionRef, bytes: &[u8]) {
         // A driver's duty: mail that was sent before the bytes came is delivered before them.
-        for from in 0..self.shards.len() {
+        for from in 0..self.lab.shards.len() {
             self.carry_mail(from, usize::from(place.shard));
         }
-        let shard = &mut self.shards[usize::from(place.shard)];
-        shard.on_bytes(place.slot, place.connection, bytes, self.now_ms);
+        let shard = &mut self.lab.shards[usize::from(place.shard)];
+        shard.on_bytes(place.slot, place.connection, bytes, self.lab.now_ms);
         self.collect();
     }
 
@@ -178,7 +147,7 @@ impl World {
     }
 
     fn authenticate(&mut self, who: usize, mut credentials: Box<Credentials>, rest: Vec<u8>) {
-        if self.shared.memory_is_out() {
+        if self.lab.shared.memory_is_out() {
             return self.refuse(who, &credentials, Reason::SERVER_BUSY);
         }
         if let Some(method) = credentials.request.auth_method.as_deref() {
@@ -229,10 +198,10 @@ impl World {
         if let Some(will) = &request.will {
             self.book.note_said(&self.peers[who].whose, &will.topic, &will.payload);
         }
-        let shard = self.shared.shard_of_client(request.name());
+        let shard = self.lab.shared.shard_of_client(request.name());
         let connection = self.numbers.give(who).expect("few connections");
-        let core = &mut self.shards[usize::from(shard)];
-        match core.on_connect(connection, request, self.now_ms) {
+        let core = &mut self.lab.shards[usize::from(shard)];
+        match core.on_connect(connection, request, self.lab.now_ms) {
             Err(answer) => self.peers[who].read(&answer, &self.book),
             Ok(slot) => {
                 let place = ConnectionRef { shard, slot, connection };
@@ -256,19 +225,19 @@ impl World {
         if self.peers[who].is_gone {
             return;
         }
-        let core = &mut self.shards[usize::from(shard)];
+        let core = &mut self.lab.shards[usize::from(shard)];
         let Some(outbox) = core.outbox(slot, connection) else { return };
         let mut bytes: Vec<u8> = outbox.slices().flatten().copied().collect();
         bytes.truncate(count);
         self.peers[who].read(&bytes, &self.book);
-        core.on_written(slot, connection, bytes.len(), self.now_ms);
+        core.on_written(slot, connection, bytes.len(), self.lab.now_ms);
         self.collect();
     }
 
     fn owes(&mut self, who: usize) -> bool {
         let place = self.peers[who].place().filter(|_| !self.peers[who].is_gone);
         let Some(ConnectionRef { shard, slot, connection }) = place else { return false };
-        let outbox = self.shards[usize::from(shard)].outbox(slot, connection);
+        let outbox = self.lab.shards[usize::from(shard)].outbox(slot, connection);
         outbox.is_some_and(|outbox| !outbox.is_empty())
     }
 
@@ -289,7 +258,7 @@ impl World {
         match self.peers[who].place() {
             Some(ConnectionRef { shard, slot, connection }) => {
                 self.peers[who].is_gone = true;
-                self.shards[usize::from(shard)].on_closed(slot, connection, self.now_ms);
+                self.lab.shards[usize::from(shard)].on_closed(slot, connection, self.lab.now_ms);
                 self.collect();
             }
             None => self.peers[who].stage = Stage::Closed,
@@ -302,37 +271,37 @@ impl World {
             return;
         };
         let client_id = self.peers[who].whose.0.clone();
-        let core = &mut self.shards[usize::from(shard)];
+        let core = &mut self.lab.shards[usize::from(shard)];
         match is_kick {
             // Before that the operator looks around.
             true => {
                 let looks = looks_at(&client_id);
                 for (ticket, command) in (1..).zip(looks.into_iter().chain([kick(&client_id)])) {
-                    core.on_command(ticket, Scope::FIRST, &command, self.now_ms);
+                    core.on_command(ticket, Scope::FIRST, &command, self.lab.now_ms);
                 }
                 let answers = std::mem::take(&mut core.effects_mut().answers);
                 assert_eq!(answers.len(), LOOKS + 1, "each is answered at once");
             }
-            false => core.on_crowded(slot, connection, self.now_ms),
+            false => core.on_crowded(slot, connection, self.lab.now_ms),
         }
         self.collect();
     }
 
     pub(super) fn carry_mail(&mut self, from: usize, to: usize) -> bool {
-        let from = from % self.shards.len();
-        let to = to % self.shards.len();
-        let mails = self.shards[from].effects_mut().take_batch(to as u16);
+        let from = from % self.lab.shards.len();
+        let to = to % self.lab.shards.len();
+        let mails = self.lab.shards[from].effects_mut().take_batch(to as u16);
         let any = !mails.is_empty();
-        self.shards[to].on_batch(mails, self.now_ms);
+        self.lab.shards[to].on_batch(mails, self.lab.now_ms);
         self.collect();
         any
     }
 
     pub(super) fn end_turns(&mut self) -> bool {
         let mut any = false;
-        for shard in &mut self.shards {
+        for shard in &mut self.lab.shards {
             shard.end_turn();
-            any |= shard.read_line_on(self.now_ms);
+            any |= shard.read_line_on(self.lab.now_ms);
         }
         self.collect();
         any
@@ -341,12 +310,12 @@ impl World {
     /// One step of each disk.
     pub(super) fn work_disks(&mut self) -> bool {
         let (mut any, mut commands) = (false, Vec::new());
-        for (shard, disk) in self.shards.iter_mut().zip(&mut self.disks) {
-            shard.take_disk_commands(&mut commands, self.now_ms);
+        for (shard, disk) in self.lab.shards.iter_mut().zip(&mut self.lab.disks) {
+            shard.take_disk_commands(&mut commands, self.lab.now_ms);
             commands.drain(..).for_each(|command| disk.submit(command));
             any |= !disk.is_idle();
             if let Some(completion) = disk.step() {
-                shard.on_disk(completion, self.now_ms);
+                shard.on_disk(completion, self.lab.now_ms);
             }
         }
         self.collect();
@@ -354,9 +323,9 @@ impl World {
     }
 
     pub(super) fn pass(&mut self, ms: u64) {
-        self.now_ms += ms;
-        for shard in &mut self.shards {
-            shard.on_tick(self.now_ms);
+        self.lab.now_ms += ms;
+        for shard in &mut self.lab.shards {
+            shard.on_tick(self.lab.now_ms);
         }
         self.collect();
         self.read_on();
@@ -364,7 +333,7 @@ impl World {
 
     /// Those whose pause is over are read on.
     fn read_on(&mut self) -> bool {
-        let now_ms = self.now_ms;
+        let now_ms = self.lab.now_ms;
         let is_due = |(_, until_ms): &(&u64, &u64)| **until_ms <= now_ms;
         let due: Vec<u64> = self.paused.iter().filter(is_due).map(|(number, _)| *number).collect();
         for connection in &due {
@@ -382,7 +351,7 @@ impl World {
     }
 
     pub(super) fn set_memory(&mut self, left: Memory) {
-        self.shared.set_memory(left);
+        self.lab.shared.set_memory(left);
     }
 
     /// The other rules come into force. What was written by the old ones is taken first.
@@ -390,7 +359,7 @@ impl World {
         self.read_all();
         self.book.in_force = (self.book.in_force + 1) % self.book.rules.len();
         let rules = &self.book.rules[self.book.in_force];
-        for shard in &mut self.shards {
+        for shard in &mut self.lab.shards {
             shard.set_access(rules.clone());
         }
         self.collect();
@@ -404,14 +373,14 @@ impl World {
     pub(super) fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let mut any = self.read_all();
-            for from in 0..self.shards.len() {
-                for to in 0..self.shards.len() {
+            for from in 0..self.lab.shards.len() {
+                for to in 0..self.lab.shards.len() {
                     any |= self.carry_mail(from, to);
                 }
             }
             any |= self.end_turns() | self.read_on() | self.work_disks();
             let has_unread = |shard: &Shard| shard.next_deadline_ms() == 0;
-            if self.shards.iter().any(has_unread) {
+            if self.lab.shards.iter().any(has_unread) {
                 any = true;
                 self.pass(0);
             }
@@ -424,15 +393,15 @@ impl World {
 
     /// Carries out what the shards want done, but for mail and sockets.
     fn collect(&mut self) {
-        for at in 0..self.shards.len() {
-            let shard = &mut self.shards[at];
+        for at in 0..self.lab.shards.len() {
+            let shard = &mut self.lab.shards[at];
             while shard.take_dirty().is_some() {}
             shard.effects_mut().events.clear();
             for (connection, until_ms) in shard.effects_mut().pauses.drain(..) {
                 self.paused.insert(connection, until_ms);
             }
             let asks = std::mem::take(&mut shard.effects_mut().reauthentications);
-            asks.iter().for_each(|ask| reauthenticate(shard, ask, self.now_ms));
+            asks.iter().for_each(|ask| reauthenticate(shard, ask, self.lab.now_ms));
             let closes = std::mem::take(&mut shard.effects_mut().closes);
             closes.iter().for_each(|close| self.on_close(close));
         }
@@ -487,7 +456,7 @@ impl World {
         let mut socket = ops::connect("janitor", JANITOR);
         for topic in self.book.topics() {
             if topic::check_topic(&topic, &self.limits.topic).is_ok() && !topic.starts_with("$") {
-                ops::retained(&topic, b"").encode(Version::V5, &mut socket);
+                retained(&topic, b"", 0, 0).encode(Version::V5, &mut socket);
             }
         }
         self.peers[who].socket = socket;
@@ -517,15 +486,17 @@ impl World {
         let (topic, payload) = ("a/newcomer", b"here".as_slice());
         let who = self.newcomer(0);
         let mut socket = ops::connect("newcomer", "anna");
-        socket.extend(ops::subscribe_to("a/#"));
+        socket.extend(subscribe_bytes(
+            Version::V5,
+            &[("a/#", SubscribeOptions::new(QoS::AtLeastOnce))],
+            None,
+        ));
         self.peers[who].socket = socket;
         self.talk(who);
-        let before = self.shared.total(|metrics| &metrics.publishes_sent);
-        let mut publish = Vec::new();
-        ops::publish_qos1(topic, payload).encode(Version::V5, &mut publish);
-        self.peers[who].socket = publish;
+        let before = self.lab.shared.total(|metrics| &metrics.publishes_sent);
+        publish(topic, payload, 1, 1).encode(Version::V5, &mut self.peers[who].socket);
         self.talk(who);
-        let sent = self.shared.total(|metrics| &metrics.publishes_sent) - before;
+        let sent = self.lab.shared.total(|metrics| &metrics.publishes_sent) - before;
         assert_eq!(sent, 1, "a newcomer gets its message");
         assert!(self.peers[who].has_no_question(), "a newcomer is answered");
         self.cut(who);
@@ -541,25 +512,25 @@ impl World {
         self.assert_no_connection();
         for held in MemoryKind::ALL {
             let name = held.name();
-            assert_eq!(self.shared.ledger.bytes(held), 0, "bytes of {name} are left");
+            assert_eq!(self.lab.shared.ledger.bytes(held), 0, "bytes of {name} are left");
         }
-        let consumers = self.shared.ledger.largest(usize::MAX);
+        let consumers = self.lab.shared.ledger.largest(usize::MAX);
         let debtor =
             consumers.iter().find(|consumer| consumer.bytes.iter().any(|bytes| *bytes > 0));
         assert!(debtor.is_none(), "somebody is still charged: {debtor:?}");
-        let sessions: usize = self.shards.iter().map(Shard::session_count).sum();
+        let sessions: usize = self.lab.shards.iter().map(Shard::session_count).sum();
         assert_eq!(sessions, 0, "sessions are left");
         let names = Metrics::descriptions();
-        for (shard, metrics) in self.shared.metrics.iter().enumerate() {
+        for (shard, metrics) in self.lab.shared.metrics.iter().enumerate() {
             for (description, value) in names.iter().zip(metrics.values()) {
                 let is_gauge = description.kind == broker::MetricType::Gauge;
                 assert!(!is_gauge || value == 0, "shard {shard}: {} {value}", description.name);
             }
         }
-        let opened = self.shared.total(|metrics| &metrics.connections_opened);
-        assert_eq!(opened, self.shared.total(|metrics| &metrics.connections_closed));
+        let opened = self.lab.shared.total(|metrics| &metrics.connections_opened);
+        assert_eq!(opened, self.lab.shared.total(|metrics| &metrics.connections_closed));
         for topic in self.book.topics() {
-            let wants = self.shared.interest.shards(topic.as_bytes()).wants;
+            let wants = self.lab.shared.interest.shards(topic.as_bytes()).wants;
             assert_eq!(wants, 0, "shards still want {topic:?}, and nobody does");
         }
     }
