@@ -4,70 +4,183 @@
 //! they do not see: what is written, and how often; what waits for a disk; reasons and limits.
 
 use broker::{Durability, Limits, Settings, WhenFull};
-use codec::{AckKind, Packet, Reason, SubscribeOptions};
+use codec::{AckKind, Reason};
 use rig::{
-    Got, Lab, journal_settings, level, persistent, publish, queue, read_all, request, retained,
-    with_limits,
+    Lab, journal_settings, persistent, publish, queue, read_all, request, retained, with_limits,
 };
 use session::{Overflow, QueueLimits};
-use storage::Status;
 use storage::testing::Crash;
 
-/// What is sent while the disk stands still: the last packet, and its answer once the disk works.
-#[test]
-fn answers_wait_for_the_disk_and_deliveries_do_not() {
-    let puback = |packet_id| Got::Ack(AckKind::Puback, packet_id, Reason::SUCCESS);
-    let rows: [(&str, &[Packet<'_>], Vec<Got>); 3] = [
-        ("a publish", &[publish("t", b"1", 1, 1)], vec![puback(1)]),
-        ("a retained message is cleared", &[retained("r", b"", 1, 2)], vec![puback(2)]),
-        // By the second one there is nothing to clear in memory, and nothing is cleared on disk.
-        (
-            "it is cleared again",
-            &[retained("r", b"", 1, 2), retained("r", b"", 1, 3)],
-            vec![puback(2), puback(3)],
-        ),
-    ];
-    for (what, packets, answers) in rows {
-        let mut lab = Lab::durable(1);
-        let subscriber = lab.open(persistent("subscriber"));
-        lab.subscribe(subscriber, "t", 1);
-        let publisher = lab.open(request("publisher"));
-        lab.send(publisher, &retained("r", b"old", 1, 1));
-        lab.take_all(publisher);
-        lab.disks_stand_still = true;
-        packets.iter().for_each(|packet| lab.send(publisher, packet));
-        assert_eq!(lab.take_all(publisher), [], "{what}");
-        assert_eq!(lab.received(subscriber).len(), usize::from(what == "a publish"));
-        lab.let_disks_work();
-        assert_eq!(lab.take_all(publisher), answers, "{what}");
-    }
+use crate::rows::{
+    Step, asks, bursts, connects, counts, crashes_by, does, gets, is_closed, keeps, kept, numbers,
+    passes, reads, row, run, sends, settles, stands_still, subscribes_all, works,
+};
+
+/// A kept session on `t` is away.
+fn is_away() -> Step {
+    sends("away", ["kept", "subscribe t qos2", "cut"])
+}
+
+fn fills_disk() -> Step {
+    does(|stage| {
+        let writer = stage.conn("writer");
+        stage.lab.fill_disk(writer, "t");
+        let acks = stage.lab.acks(writer);
+        assert!(acks.iter().all(|(_, _, reason)| !reason.is_error()));
+        stage.lab.pauses.clear();
+    })
+}
+
+fn fails_next_sync() -> Step {
+    does(|stage| stage.lab.disks[0].faults.fail_next_sync = true)
+}
+
+fn is_poisoned() -> Step {
+    does(|stage| assert!(stage.lab.is_poisoned(0)))
 }
 
 #[test]
-fn a_suback_waits_for_what_is_new_also_before_what_is_not() {
-    for filters in [&["new"][..], &["new", "old"]] {
-        let mut lab = Lab::durable(1);
-        let conn = lab.open(persistent("subscriber"));
-        lab.subscribe(conn, "old", 1);
-        lab.disks_stand_still = true;
-        lab.subscribe_all(conn, filters, 1);
-        lab.settle();
-        assert_eq!(lab.take_all(conn), [], "{filters:?}");
-        lab.let_disks_work();
-        assert_eq!(lab.take_all(conn), [Got::Suback(1, vec![1; filters.len()])], "{filters:?}");
-    }
-}
-
-#[test]
-fn topics_of_level_memory_wait_for_nothing() {
+fn what_waits_for_the_disk() {
     let topic_durability = vec![("fast/#".into(), Durability::Memory)];
-    let mut lab = Lab::durable_with(1, Settings { topic_durability, ..Settings::default() });
-    lab.leave("away", "#", 1);
-    let publisher = lab.open(request("publisher"));
-    lab.disks_stand_still = true;
-    lab.publish(publisher, "fast/a", b"1", 1, 1);
-    lab.publish(publisher, "kept/a", b"2", 1, 2);
-    assert_eq!(lab.acks(publisher), [(AckKind::Puback, 1, Reason::SUCCESS)]);
+    let in_memory = Settings { topic_durability, ..Settings::default() };
+    run([
+        row("", "a PUBACK, and no delivery", Lab::durable(1)).steps([
+            sends("reader", ["kept", "subscribe t qos1"]),
+            stands_still(),
+            asks("writer", "publish t 1 qos1", []),
+            reads("reader", [1]),
+            works(),
+            gets("writer", ["puback 1"]),
+        ]),
+        row("", "what clears a retained message, also for the second time", Lab::durable(1)).steps(
+            [
+                asks("writer", "publish r old qos1 retain", ["puback 1"]),
+                stands_still(),
+                sends("writer", ["publish r \"\" qos1 id2 retain"]),
+                // By now there is nothing to clear in memory, and nothing is cleared on disk.
+                asks("writer", "publish r \"\" qos1 id3 retain", []),
+                works(),
+                gets("writer", ["puback 2", "puback 3"]),
+            ],
+        ),
+        row("", "a SUBACK", Lab::durable(1)).steps([
+            sends("reader", ["kept"]),
+            stands_still(),
+            asks("reader", "subscribe t qos1", []),
+            works(),
+            gets("reader", ["suback 1: 1"]),
+        ]),
+        row("", "a SUBACK for what is new before what is not", Lab::durable(1)).steps([
+            sends("reader", ["kept", "subscribe old qos1"]),
+            stands_still(),
+            subscribes_all("reader", vec!["new".into(), "old".into()], 1),
+            settles(),
+            gets("reader", []),
+            works(),
+            gets("reader", ["suback 1: 1 1"]),
+        ]),
+        row("", "nothing of level memory", Lab::durable_with(1, in_memory)).steps([
+            sends("away", ["kept", "subscribe # qos1", "cut"]),
+            stands_still(),
+            sends("writer", ["publish fast/a 1 qos1", "publish kept/a 2 qos1 id2"]),
+            gets("writer", ["puback 1"]),
+        ]),
+    ]);
+}
+
+#[test]
+fn limits_and_refusals_of_durable_sessions() {
+    let one = Settings { retained_messages_max: 1, ..Settings::default() };
+    let stores = [1, 4].map(|shards| Lab::durable_with(shards, one.clone()));
+    let waits = Settings { when_full: WhenFull::Wait, ..Settings::default() };
+    let few = Limits { in_flight_max: 20, ..queue(3, Overflow::DropOldest) };
+    run([
+        row("", "a full store of retained messages refuses QoS 2 of a kept session", stores).steps(
+            [
+                sends("writer", ["kept"]),
+                asks("writer", "publish r/1 kept qos2 id1 retain", ["pubrec 1"]),
+                asks("writer", "publish r/2 x qos2 id2 retain", ["pubrec 2 quota_exceeded"]),
+                asks("writer", "publish r/1 newer qos2 id3 retain", ["pubrec 3"]),
+                sends("reader", ["subscribe r/# qos1"]),
+                reads("reader", ["newer"]),
+            ],
+        ),
+        row("", "a full queue drops the oldest, and counts it", Lab::durable(1)).steps([
+            keeps("away", few),
+            sends("away", ["subscribe t qos1", "cut"]),
+            numbers("writer", "t", 1..6),
+            counts(|metrics| &metrics.dropped_queue_full, 2),
+            crashes_by(Crash::Kill),
+            sends("away", ["kept"]),
+            reads("away", [3, 4, 5]),
+        ]),
+        row("", "overlapping filters bring one copy with both identifiers", Lab::durable(1)).steps(
+            [
+                sends(
+                    "away",
+                    ["kept", "subscribe t/+ qos1 sub7", "subscribe t/# qos1 sub9", "cut"],
+                ),
+                sends("writer", ["publish t/a 1 qos1"]),
+                crashes_by(Crash::Kill),
+                sends("away", ["kept"]),
+                gets("away", ["publish t/a 1 qos1 id1 sub7,9"]),
+            ],
+        ),
+        row("", "a full disk refuses until there is space", Lab::durable(1)).steps([
+            is_away(),
+            fills_disk(),
+            asks("writer", "publish t x*4000 qos1 id4000", ["puback 4000 quota_exceeded"]),
+            // Clean traffic goes on, and so does delivery.
+            sends("other", ["subscribe free qos1"]),
+            sends("writer", ["publish free 1 qos1 id4001"]),
+            reads("other", [1]),
+            does(|stage| {
+                let (conn, _) = stage.lab.resume("away");
+                assert!(read_all(&mut stage.lab, conn).len() > 20);
+            }),
+            passes(10),
+            gets("writer", ["puback 4001"]),
+            asks("writer", "publish t again qos1 id4002", ["puback 4002"]),
+        ]),
+        row("", "a full disk may hold publishers up instead", Lab::durable_with(1, waits)).steps([
+            is_away(),
+            fills_disk(),
+            asks("writer", "publish t waits qos1 id2000", []),
+            does(|stage| assert_eq!(stage.lab.pauses.len(), 1)),
+            does(|stage| stage.lab.make_room()),
+            bursts("writer", [""; 0]),
+            settles(),
+            gets("writer", ["puback 2000"]),
+        ]),
+    ]);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_promised_any_more() {
+    run([
+        row("", "publishes and new sessions are refused", Lab::durable(1)).steps([
+            is_away(),
+            fails_next_sync(),
+            asks("writer", "publish t lost qos1 id1", ["puback 1 implementation_specific_error"]),
+            is_poisoned(),
+            asks("writer", "publish t lost qos1 id2", ["puback 2 implementation_specific_error"]),
+            connects("new", kept),
+            gets("new", ["connack server_unavailable"]),
+        ]),
+        // The packet ID may be on the medium: a PUBREC that refuses would free it for the client,
+        // and after a start another message under it would be taken for a repetition.
+        row("", "a publisher at QoS 2 is disconnected without an answer", Lab::durable(1)).steps([
+            is_away(),
+            sends("writer", ["kept"]),
+            fails_next_sync(),
+            asks(
+                "writer",
+                "publish t unknown qos2 id7",
+                ["disconnect implementation_specific_error"],
+            ),
+            is_closed("writer"),
+        ]),
+    ]);
 }
 
 #[test]
@@ -180,126 +293,6 @@ fn an_acknowledgement_of_a_subscriber_shares_a_commit_or_waits_for_its_time() {
     lab.crash(Crash::Kill);
     let (conn, _) = lab.resume("subscriber");
     assert_eq!(lab.received(conn), []);
-}
-
-#[test]
-fn a_full_retained_store_refuses_qos_2_of_a_kept_session_too() {
-    let settings = Settings { retained_messages_max: 1, ..Settings::default() };
-    for shards in [1, 4] {
-        let mut lab = Lab::durable_with(shards, settings.clone());
-        let publisher = lab.open(persistent("publisher"));
-        lab.send(publisher, &retained("r/1", b"kept", 2, 1));
-        lab.send(publisher, &retained("r/2", b"too many", 2, 2));
-        lab.send(publisher, &retained("r/1", b"newer", 2, 3));
-        let answers: Vec<Reason> =
-            lab.acks(publisher).into_iter().map(|(_, _, reason)| reason).collect();
-        assert_eq!(answers, [Reason::SUCCESS, Reason::QUOTA_EXCEEDED, Reason::SUCCESS]);
-        assert_eq!(lab.retained_on("r/#"), ["newer"], "{shards} shards");
-    }
-}
-
-#[test]
-fn overlapping_filters_bring_one_copy_with_both_identifiers() {
-    let mut lab = Lab::durable(1);
-    let conn = lab.open(persistent("away"));
-    lab.subscribe_with(conn, "t/+", SubscribeOptions::new(level(1)), Some(7));
-    lab.subscribe_with(conn, "t/#", SubscribeOptions::new(level(1)), Some(9));
-    lab.cut(conn);
-    let publisher = lab.open(request("publisher"));
-    lab.publish(publisher, "t/a", b"1", 1, 1);
-    lab.crash(Crash::Kill);
-    let (conn, _) = lab.resume("away");
-    let mut received = lab.received(conn);
-    received[0].identifiers.sort_unstable();
-    assert_eq!((received.len(), &received[0].identifiers[..]), (1, &[7, 9][..]));
-}
-
-#[test]
-fn a_full_queue_drops_the_oldest_and_says_so() {
-    let mut lab = Lab::durable(1);
-    let limits = Limits { in_flight_max: 20, ..queue(3, Overflow::DropOldest) };
-    let conn = lab.open(with_limits(persistent("away"), limits));
-    lab.subscribe(conn, "t", 1);
-    lab.cut(conn);
-    let publisher = lab.open(request("publisher"));
-    for number in 1..=5 {
-        lab.publish(publisher, "t", format!("{number}").as_bytes(), 1, number);
-    }
-    assert_eq!(lab.total(|metrics| &metrics.dropped_queue_full), 2);
-    lab.crash(Crash::Kill);
-    let (conn, _) = lab.resume("away");
-    assert_eq!(lab.payloads(conn), ["3", "4", "5"]);
-}
-
-#[test]
-fn a_full_disk_refuses_and_goes_on_when_space_returns() {
-    let mut lab = Lab::durable(1);
-    lab.leave("away", "t", 1);
-    let publisher = lab.open(request("publisher"));
-    lab.fill_disk(publisher, "t");
-    let kept = lab.acks(publisher);
-    assert!(kept.iter().all(|(_, _, reason)| *reason == Reason::SUCCESS));
-    lab.publish(publisher, "t", &[b'x'; 4000], 1, 4000);
-    assert_eq!(lab.acks(publisher), [(AckKind::Puback, 4000, Reason::QUOTA_EXCEEDED)]);
-    // Clean traffic goes on, and so does delivery.
-    let other = lab.open(request("other"));
-    lab.subscribe(other, "free", 1);
-    lab.publish(publisher, "free", b"1", 1, 5000);
-    assert_eq!(lab.payloads(other), ["1"]);
-    let (conn, _) = lab.resume("away");
-    assert_eq!(read_all(&mut lab, conn).len(), kept.len());
-    lab.pass_secs(10);
-    assert_eq!(lab.shards[0].journal_status(), Some(Status::Ready));
-    lab.take_all(publisher);
-    lab.publish(publisher, "t", b"again", 1, 6000);
-    assert_eq!(lab.acks(publisher), [(AckKind::Puback, 6000, Reason::SUCCESS)]);
-}
-
-#[test]
-fn a_full_disk_may_hold_publishers_up_instead() {
-    let settings = Settings { when_full: WhenFull::Wait, ..Settings::default() };
-    let mut lab = Lab::durable_with(1, settings);
-    lab.leave("away", "t", 1);
-    let publisher = lab.open(request("publisher"));
-    lab.fill_disk(publisher, "t");
-    lab.take_all(publisher);
-    lab.pauses.clear();
-    lab.publish(publisher, "t", b"waits", 1, 2000);
-    assert_eq!(lab.take_all(publisher), []);
-    assert_eq!(lab.pauses.len(), 1);
-    lab.make_room();
-    lab.bytes(publisher, &[]);
-    lab.settle();
-    assert_eq!(lab.acks(publisher), [(AckKind::Puback, 2000, Reason::SUCCESS)]);
-}
-
-#[test]
-fn after_a_failed_sync_nothing_is_promised_any_more() {
-    let mut lab = Lab::durable(1);
-    lab.leave("away", "t", 1);
-    let publisher = lab.open(request("publisher"));
-    lab.disks[0].faults.fail_next_sync = true;
-    for packet_id in 1..=2 {
-        lab.publish(publisher, "t", b"lost", 1, packet_id);
-        let failed = (AckKind::Puback, packet_id, Reason::IMPLEMENTATION_SPECIFIC_ERROR);
-        assert_eq!(lab.acks(publisher), [failed]);
-        assert!(lab.is_poisoned(0));
-    }
-    let refused = lab.connect(persistent("new"));
-    assert_eq!(lab.connack(refused), Some(Err(Reason::SERVER_UNAVAILABLE)));
-}
-
-/// The packet ID may be on the medium: a PUBREC that refuses would free it for the client, and
-/// after a start another message under it would be taken for a repetition.
-#[test]
-fn a_log_that_fails_ends_the_connection_of_a_qos_2_publisher_without_an_answer() {
-    let mut lab = Lab::durable(1);
-    lab.leave("away", "t", 2);
-    let publisher = lab.open(persistent("publisher"));
-    lab.disks[0].faults.fail_next_sync = true;
-    lab.publish(publisher, "t", b"unknown", 2, 7);
-    assert_eq!(lab.acks(publisher), []);
-    assert!(lab.is_closed(publisher));
 }
 
 #[test]

@@ -324,6 +324,16 @@ pub(crate) fn settles() -> Step {
     acts("settles", |stage| stage.lab.settle())
 }
 
+/// From now on the disks do nothing, whatever they are told.
+pub(crate) fn stands_still() -> Step {
+    does(|stage| stage.lab.disks_stand_still = true)
+}
+
+/// The disks do what they were told.
+pub(crate) fn works() -> Step {
+    does(|stage| stage.lab.let_disks_work())
+}
+
 /// Time passes, and no shard looks at it.
 pub(crate) fn waits_ms(ms: u64) -> Step {
     acts("waits", move |stage| stage.lab.now_ms += ms)
