@@ -435,9 +435,7 @@ impl Shard {
             log.close_backlog(listed.filter);
         }
     }
-}
 
-impl Shard {
     /// The subscription with this filter, as the session lists it.
     fn find_listed(&self, slot: u32, filter: &Filter<'_>) -> Option<Listed> {
         let client = self.sessions.get(slot)?;

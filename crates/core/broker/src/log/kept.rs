@@ -200,6 +200,12 @@ impl KeptSession {
             .is_some_and(|rare| rare.unwritten.is_some() || rare.unwritten_unsubscribes > 0)
     }
 
+    /// What came up to this serial is none of the filter's business. 0: all is.
+    pub(super) fn since(&self, filter: FilterId) -> u64 {
+        let since = self.rare.as_ref().map(|rare| &rare.since);
+        since.and_then(|it| it.find(filter).ok().map(|known| it.0[known].1)).unwrap_or_default()
+    }
+
     /// The serial from which a filter of the session counts: what is done is done, however often
     /// the client subscribes again.
     pub(super) fn begin_of(&self, filter: FilterId) -> u64 {
@@ -277,9 +283,9 @@ impl Rare {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// As long as the table of clients, at most.
-    pub(super) by_slot: Vec<Option<Box<KeptSession>>>,
-    pub(super) by_queue: HashTable<u32>,
-    pub(super) hasher: FixedState,
+    by_slot: Vec<Option<Box<KeptSession>>>,
+    by_queue: HashTable<u32>,
+    hasher: FixedState,
 }
 
 impl Kept {
@@ -342,50 +348,25 @@ impl Kept {
         }
         Some(session)
     }
-}
 
-/// 0 if there is none.
-pub(super) fn hash_at(hasher: &FixedState, by_slot: &[Option<Box<KeptSession>>], slot: u32) -> u64 {
-    queue_at(by_slot, slot).map_or(0, |queue| hasher.hash_one(queue))
-}
-
-pub(super) fn queue_at(by_slot: &[Option<Box<KeptSession>>], slot: u32) -> Option<QueueNumber> {
-    Some(by_slot.get(slot as usize)?.as_ref()?.queue)
-}
-
-impl KeptSession {
-    /// What came up to this serial is none of the filter's business. 0: all is.
-    pub(super) fn since(&self, filter: FilterId) -> u64 {
-        let since = self.rare.as_ref().map(|rare| &rare.since);
-        since.and_then(|it| it.find(filter).ok().map(|known| it.0[known].1)).unwrap_or_default()
-    }
-}
-
-impl Kept {
     /// The session has given the filter up.
     pub(crate) fn forget_since(&mut self, slot: u32, filter: FilterId) {
-        if let Some(rare) = self.get_mut(slot).and_then(|durable| durable.rare.as_mut()) {
+        if let Some(rare) = self.get_mut(slot).and_then(|kept| kept.rare.as_mut()) {
             rare.since.forget(filter);
         }
     }
-}
 
-impl Kept {
     /// Has an older publish of the client perhaps replaced what this one has retained? None: the
     /// journal does not know the packet id.
     pub(crate) fn has_undone(&self, slot: u32, packet_id: u16) -> Option<bool> {
         Some(self.get(slot)?.received(packet_id)?.is_undone)
     }
-}
 
-impl Kept {
     /// The serial of a QoS 2 publish that was taken on.
     pub(crate) fn serial_of(&self, slot: u32, packet_id: u16) -> Option<u64> {
         Some(self.get(slot)?.received(packet_id)?.serial)
     }
-}
 
-impl Kept {
     /// Something of the session is in the line. `mark`: of its topic.
     pub(crate) fn enter_line(&mut self, slot: u32, mark: u64) {
         if let Some(kept) = self.get_mut(slot) {
@@ -400,4 +381,13 @@ impl Kept {
             rare.in_line.pop_front();
         }
     }
+}
+
+/// 0 if there is none.
+fn hash_at(hasher: &FixedState, by_slot: &[Option<Box<KeptSession>>], slot: u32) -> u64 {
+    queue_at(by_slot, slot).map_or(0, |queue| hasher.hash_one(queue))
+}
+
+fn queue_at(by_slot: &[Option<Box<KeptSession>>], slot: u32) -> Option<QueueNumber> {
+    Some(by_slot.get(slot as usize)?.as_ref()?.queue)
 }

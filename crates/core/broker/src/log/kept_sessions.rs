@@ -332,12 +332,12 @@ impl Log {
 
 impl Store {
     /// The newest serial, if any up to that waits for the session or is in flight to it.
-    fn due_through(&self, durable: &mut KeptSession) -> Option<u64> {
+    fn due_through(&self, kept: &mut KeptSession) -> Option<u64> {
         let last_serial = self.last_serial();
-        if !durable.is_behind {
-            durable.track.advance(last_serial);
+        if !kept.is_behind {
+            kept.track.advance(last_serial);
         }
-        (durable.track.floor() < last_serial).then_some(last_serial)
+        (kept.track.floor() < last_serial).then_some(last_serial)
     }
 }
 

@@ -170,9 +170,7 @@ impl Streams {
         let streams = self.own.iter().map(|(number, own)| (*number, own.found())).collect();
         StreamsFound { streams, ..std::mem::take(&mut self.found) }
     }
-}
 
-impl Streams {
     /// A stream as the journal has it.
     pub(super) fn restore(
         &mut self,

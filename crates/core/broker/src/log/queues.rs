@@ -82,8 +82,8 @@ impl Store {
                 return self.seen.get(usize::from(source)).expected().map(Reached::Serial);
             }
             Queue::Session(slot) => {
-                let durable = kept.get(slot);
-                durable.map(|durable| &durable.track)
+                let session = kept.get(slot);
+                session.map(|session| &session.track)
             }
             Queue::Group(id) => self.groups.get(id).map(|kept| &kept.track),
         };
@@ -116,10 +116,10 @@ impl Store {
                 self.seen.get_mut(usize::from(source)).map(|seen| &mut seen.place)
             }
             Queue::Session(slot) => {
-                let durable = kept.get_mut(slot);
-                durable.map(|durable| {
-                    durable.is_moved = false;
-                    &mut durable.track.place
+                let session = kept.get_mut(slot);
+                session.map(|session| {
+                    session.is_moved = false;
+                    &mut session.track.place
                 })
             }
             Queue::Group(id) => self.groups.get_mut(id).map(|kept| &mut kept.track.place),

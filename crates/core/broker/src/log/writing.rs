@@ -353,9 +353,9 @@ impl Store {
     fn rewrite_in_flight(&mut self, kept: &mut Kept, sent: Sent, record: &Record<'_>) {
         // The session has ended.
         let Some(Queue::Session(slot)) = self.queue_of(kept, sent.session) else { return };
-        let Some(durable) = kept.get_mut(slot).expected() else { return };
+        let Some(session) = kept.get_mut(slot).expected() else { return };
         // The delivery is complete.
-        let Some(out) = durable.track.get_mut(sent.serial) else { return };
+        let Some(out) = session.track.get_mut(sent.serial) else { return };
         if !out.place.is_at(record.position) {
             return;
         }

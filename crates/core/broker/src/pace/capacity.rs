@@ -91,9 +91,7 @@ impl Shard {
             self.sessions.owner_of(will).map(|p| self.cx.shared.journals_lacking(tight, p, bytes));
         lacking.is_some_and(|lacking| lacking & self.keepers_of(will) != 0)
     }
-}
 
-impl Shard {
     /// Is mail that found no room in the log kept until there is?
     pub(crate) fn waits_for_disk(&self, confirm: Option<Confirm>) -> bool {
         let (Some(confirm), Some(log)) = (confirm, &self.log) else { return false };

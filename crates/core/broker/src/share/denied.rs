@@ -75,9 +75,7 @@ impl Shard {
         let groups = self.groups.places.iter().map(|(_, group)| group);
         groups.filter(has_denied).map(|group| group.name.key).collect()
     }
-}
 
-impl Shard {
     /// The member's side: nobody with room may have the message.
     pub(super) fn put_off_denied(&mut self, number: u32, message: &Message, way: GroupWay) {
         let Self { cx, groups, .. } = self;
