@@ -170,7 +170,9 @@ impl Shard {
             Turn::Refused(reached) => match limits.overflow {
                 Overflow::Disconnect => Offered::Disconnect(reached),
                 Overflow::Reject => Offered::Refused(reached),
-                _ => Offered::Dropped(Dropped::QueueFull(reached)),
+                Overflow::DropOldest | Overflow::DropNewest => {
+                    Offered::Dropped(Dropped::QueueFull(reached))
+                }
             },
         };
         client.after_offer(cx, delivery.as_sent(), offered);

@@ -240,7 +240,18 @@ impl Store {
             | Fact::RetainedCleared { .. }
             | Fact::WillCleared { .. }
             | Fact::GroupClosed { .. } => Ok(()),
-            _ => self.copy_placed(kept, record, fact),
+            // Written again at the start, in another form.
+            Fact::Formerly(_) => Ok(()),
+            // Others know where they stand (`owner_of`), or nobody does any more.
+            Fact::Subscribed(_) | Fact::Retained(_) => Ok(()),
+            Fact::SessionOpened(_)
+            | Fact::SessionDetached { .. }
+            | Fact::Received { .. }
+            | Fact::Undone { .. }
+            | Fact::Will(_)
+            | Fact::GroupOpened(_)
+            | Fact::Archived(_)
+            | Fact::Cursor { .. } => self.copy_placed(kept, record, fact),
         }
     }
 
