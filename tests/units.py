@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the test programs of all crates, two at once, and the examples of their documentation.
+"""Runs the test programs of all crates, two at once.
 
 `tests/units.py ROOM`: of the crates below crates/ROOM only, and only they are compiled.
 
@@ -24,12 +24,9 @@ SLOWEST = 10
 # So it runs beside the two.
 WAITING = "crates/flock/flock it"
 WAITING_THREADS = "8"
-# The examples compile: soon the cargo that lints beside has the lock, and then they would wait for
-# it. The others take longest.
-EXAMPLES_NAME = "examples of the documentation"
-FIRST = (EXAMPLES_NAME, "crates/proof/fuzzing", "crates/proof/sim", "crates/flock/flock")
+# They take longest.
+FIRST = ("crates/proof/fuzzing", "crates/proof/sim", "crates/flock/flock")
 BUILD = ["--no-run", "--message-format=json"]
-EXAMPLES = ["--doc", "--no-fail-fast"]
 # Tests of these rooms start the program.
 PROGRAM = ["cargo", "build", "-p", "quelea", "--bin", "quelea"]
 ROOMS_WITH_PROGRAM = ("flock", "proof")
@@ -57,7 +54,7 @@ def selection(room):
 
 
 def programs(room):
-    """The programs with tests, built if need be, and the examples."""
+    """The programs with tests, built if need be."""
     chosen = selection(room)
     if room in ROOMS_WITH_PROGRAM:
         subprocess.run(PROGRAM, cwd=ROOT, check=True)
@@ -71,7 +68,6 @@ def programs(room):
         folder = Path(message["manifest_path"]).parent
         name = f"{folder.relative_to(ROOT)} {message['target']['name']}"
         found.append(Program(name, (message["executable"],), folder))
-    found.append(Program(EXAMPLES_NAME, ("cargo", "test", *chosen, *EXAMPLES)))
     found.sort(key=place)
     return found
 

@@ -54,6 +54,7 @@ pub fn faults(root: &Path) -> Result<Vec<String>> {
     for file in source::files(root, &["rs"])? {
         check_text(&file, LINE_CHARS_MAX, &mut faults);
         check_size(&file, &rules, &mut faults);
+        check_examples(&file, &mut faults);
         check_unsafe(&file, &rules, &mut faults);
         check_sans_io(&file, &rules, &mut faults);
     }
@@ -114,6 +115,20 @@ fn chars_without_texts(line: &str, end: &mut Option<&'static str>) -> usize {
         let Some((at, mark, its_end)) = opening else { return chars };
         rest = &rest[at + mark.len()..];
         *end = Some(its_end);
+    }
+}
+
+/// No code in documentation that would have to be run: `make test` runs test programs only.
+fn check_examples(file: &File, faults: &mut Vec<String>) {
+    let mut is_open = false;
+    for (number, line) in numbered(&file.text) {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"));
+        let Some(kind) = comment.and_then(|text| text.trim().strip_prefix("```")) else { continue };
+        is_open = !is_open;
+        if is_open && !TEXT_KINDS.contains(&kind) {
+            faults.push(format!("{}:{number}: code that no test runs: write a test", file.path));
+        }
     }
 }
 
@@ -418,6 +433,9 @@ const LIST_OF_DECISIONS: &str = "docs/decisions/README.md";
 const DECISION_WORDS_MAX: usize = 250;
 const LISTED_WORDS_MAX: usize = 12;
 
+/// Blocks of documentation that `cargo test --doc` would not run either.
+const TEXT_KINDS: [&str; 3] = ["json", "text", "toml"];
+
 const REMINDERS: [&str; 5] = ["TODO", "FIXME", "XXX", "dbg!(", "HACK:"];
 
 /// What a state machine must not touch.
@@ -479,6 +497,14 @@ mod tests {
         let text = format!("a(\"{long}\");\nb(r#\"\n{long}\n\"#);\n");
         check_text(&file("a.rs", &text), LINE_CHARS_MAX, &mut faults);
         assert!(faults.is_empty(), "{faults:?}");
+    }
+
+    #[test]
+    fn code_in_documentation_is_found() {
+        let text = "//! ```text\n//! a\n//! ```\n\n    /// ```\n    /// b();\n    /// ```\n";
+        let mut faults = Vec::new();
+        check_examples(&file("a.rs", text), &mut faults);
+        assert_eq!(faults, ["a.rs:5: code that no test runs: write a test"]);
     }
 
     #[test]

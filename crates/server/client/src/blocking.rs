@@ -1,19 +1,6 @@
 //! [`Client`]: one connection, calls that wait.
 //!
-//! ```no_run
-//! use std::time::Duration;
-//! use client::blocking::{Client, Message};
-//! use client::{ConnectOptions, Endpoint};
-//!
-//! let endpoint = Endpoint::new("tcp://127.0.0.1:1883");
-//! let timeout = Duration::from_secs(5);
-//! let (mut client, _) = Client::connect(&endpoint, &ConnectOptions::default(), timeout)?;
-//! client.subscribe(&[("greetings", codec::SubscribeOptions::new(codec::QoS::AtLeastOnce))])?;
-//! client.publish(&Message::new("greetings", "hello"))?;
-//! let message = client.recv(Some(Duration::from_secs(1)))?;
-//! assert_eq!(message.expect("it was published").payload, b"hello");
-//! # Ok::<(), client::blocking::ClientError>(())
-//! ```
+//! `tests/blocking.rs` has examples.
 //!
 //! A client has no thread: acknowledgements, keep-alive and received messages are handled whenever
 //! one of its calls runs. Call [`Client::recv`] at least once per keep-alive interval.
