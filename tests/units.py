@@ -26,7 +26,8 @@ WAITING = "crates/flock/flock it"
 WAITING_THREADS = "8"
 # They take longest.
 FIRST = ("crates/proof/fuzzing", "crates/proof/sim", "crates/flock/flock")
-BUILD = ["--no-run", "--message-format=json"]
+# No examples.
+BUILD = ["--lib", "--bins", "--tests", "--no-run", "--message-format=json"]
 # Tests of these rooms start the program.
 PROGRAM = ["cargo", "build", "-p", "quelea", "--bin", "quelea"]
 ROOMS_WITH_PROGRAM = ("flock", "proof")

@@ -32,6 +32,21 @@ struct Manifest {
     dependencies: BTreeMap<String, toml::Value>,
     #[serde(default, rename = "dev-dependencies")]
     dev_dependencies: BTreeMap<String, toml::Value>,
+    lib: Option<Target>,
+    #[serde(default)]
+    bin: Vec<Target>,
+}
+
+/// A library or a program.
+#[derive(Deserialize)]
+struct Target {
+    /// Whether it is compiled a second time, for the tests in it.
+    #[serde(default = "yes")]
+    test: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Deserialize)]
@@ -314,6 +329,7 @@ fn check_manifests(
     };
     let (architecture, accounted) =
         (text_of("ARCHITECTURE.md"), text_of("docs/develop/dependencies.md"));
+    let sources = source::files(root, &["rs"])?;
     let manifests = source::files(root, &["toml"])?;
     let manifests = manifests
         .iter()
@@ -337,6 +353,7 @@ fn check_manifests(
             faults.push(format!("{}: {name} may not use {other}", path));
         }
         check_room(path, manifest, rules, &room_of, faults);
+        check_untested(path, manifest, &sources, faults);
         check_readme(path, documents, faults);
         let row = format!("| `{name}` |");
         if !architecture.lines().any(|line| line.starts_with(&row)) {
@@ -360,6 +377,21 @@ fn check_manifests(
         }
     }
     Ok(())
+}
+
+/// What is not compiled for tests has none. The file of such a program has no modules either.
+fn check_untested(path: &str, manifest: &Manifest, sources: &[File], faults: &mut Vec<String>) {
+    let folder = path.trim_end_matches("Cargo.toml");
+    let is_bare = |target: &Target| !target.test;
+    let library = format!("{folder}src/");
+    let program = format!("{folder}src/main.rs");
+    for file in sources.iter().filter(|file| file.path.starts_with(&library)) {
+        let is_program = file.path == program && manifest.bin.iter().any(is_bare);
+        let has_tests = file.text.contains("#[test]") || is_program && file.text.contains("\nmod ");
+        if has_tests && (is_program || manifest.lib.as_ref().is_some_and(is_bare)) {
+            faults.push(format!("{}: its tests do not run: {path} has `test = false`", file.path));
+        }
+    }
 }
 
 /// A crate uses crates of its own room, and of those that the room may know.
@@ -483,6 +515,22 @@ mod tests {
             faults.len()
         };
         assert_eq!(["core", "server", "proof", "cellar"].map(faults_in), [2, 1, 0, 1]);
+    }
+
+    #[test]
+    fn tests_that_do_not_run_are_found() {
+        let sources =
+            [file("a/src/lib.rs", "#[test]\nfn a() {}\n"), file("a/src/main.rs", "x;\nmod b;\n")];
+        let faults_with = |targets: &str| {
+            let manifest = format!("package.name = 'a'\n{targets}");
+            let manifest = toml::from_str(&manifest).expect("a manifest");
+            let mut faults = Vec::new();
+            check_untested("a/Cargo.toml", &manifest, &sources, &mut faults);
+            faults.iter().map(|fault| fault[6..8].to_owned()).collect::<Vec<_>>()
+        };
+        assert!(faults_with("[lib]\nname = 'a'\n[[bin]]\nname = 'a'").is_empty());
+        assert_eq!(faults_with("[lib]\ntest = false"), ["li"]);
+        assert_eq!(faults_with("[[bin]]\ntest = false"), ["ma"]);
     }
 
     #[test]
