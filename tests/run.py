@@ -115,7 +115,12 @@ TEST_THREADS_MIN = 4
 
 # Suites that begin with another one, if that is wanted, as tests wait for real time: which, and how
 # nice they are. They are reported in their own turn. The tutorials have a network of their own.
-BESIDE = {"lint": ("unit", 19), "tutorials": ("e2e", 0), "packages": ("pages", 0)}
+BESIDE = {
+    "lint": ("unit", 19),
+    "tutorials": ("e2e", 0),
+    "packages": ("pages", 0),
+    "kafka": ("pages", 0),
+}
 # Suites that need it find it done, or do the rest.
 BUILD_OF_GUARD = ["python3", "tests/instructions.py", "--build"]
 # The suite `unit` runs them as well.
