@@ -2,8 +2,8 @@
 """Checks everything that can be said of the sources without running them.
 
 `tests/lint.py` runs, in this order: formatting, spelling (typos), the rules of the house (links,
-plain words, stale documents; crate xtask), clippy, the documentation of the code, and the
-licences, sources and advisories of dependencies (cargo-deny). The last line is
+plain words, stale documents; crate xtask), clippy, with and without features, the documentation
+of the code, and the licences, sources and advisories of dependencies (cargo-deny). The last line is
 `lint: N passed, N failed`.
 """
 
@@ -26,6 +26,13 @@ CHECKS = [
         ["cargo", "clippy", "-q", "--workspace", "--all-targets", "--", "-D", "warnings"],
         "mend the warning",
     ),
+    # With the example, dependencies have the features that they have above: only `quelea` is compiled.
+    (
+        "features",
+        ["cargo", "clippy", "-q", "--workspace", "--no-default-features", "--lib", "--bins",
+         "--example", "kafka_send", "--", "-D", "warnings"],
+        "mend what a build without the features `cli` and `import` lacks",
+    ),  # fmt: skip
     (
         "documentation",
         ["cargo", "doc", "-q", "--workspace", "--no-deps"],

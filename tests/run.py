@@ -124,7 +124,9 @@ BESIDE = {
 # Suites that need it find it done, or do the rest.
 BUILD_OF_GUARD = ["python3", "tests/instructions.py", "--build"]
 # The suite `unit` runs them as well.
-LINT_WITHOUT_UNITS = ["formatting", "spelling", "clippy", "documentation", "dependencies"]
+LINT_WITHOUT_UNITS = [
+    "formatting", "spelling", "clippy", "features", "documentation", "dependencies",
+]  # fmt: skip
 # Suites that use nothing that `build` makes.
 WITHOUT_BUILD = {"lint"}
 
