@@ -70,7 +70,10 @@ fn the_rate_of_connects_that_a_broker_holds_is_found() {
     // ends is up to the machine.
     assert!(sizing.held.is_none_or(|held| held <= 75), "{sizing:#?}");
     assert!(sizing.failed.is_some(), "{sizing:#?}");
-    assert!(sizing.words().contains("of the connect latency was"), "{}", sizing.words());
+    // On a busy machine a connect is given up before it is late.
+    let words = sizing.words();
+    let is_late = words.contains("of the connect latency was");
+    assert!(is_late || words.contains("connections were lost"), "{words}");
 }
 
 #[test]
