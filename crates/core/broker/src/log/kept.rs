@@ -52,8 +52,8 @@ pub(super) struct Rare {
     /// Bounded by the receive maximum.
     pub(crate) received: Vec<Received>,
     pub(super) since: Since,
-    /// A mark for the topic of each publish of the client that is in the [`super::line`], in order.
-    /// Bounded as that is.
+    /// A mark for the topic of each publish of the client that is in the line (`waiting.rs`), in
+    /// its order. Bounded as that is.
     pub(super) in_line: VecDeque<u64>,
     /// The serials whose turn comes next, looked up already.
     pub(super) upcoming: VecDeque<u64>,

@@ -6,9 +6,10 @@ use session::{Amount, Expires, ExpiringQueue, Message, Overflow, QueueLimits};
 /// back from the disk.
 const MEMORY_BYTES_MAX: usize = 1024 * 1024;
 
-/// So many places lie between two messages of the log, for what waits in memory only. Behind more
-/// they share one.
-const PLACES_PER_SERIAL: u64 = 1 << 24;
+/// So many places lie between two messages of the log, for what waits in memory only. Policy: if
+/// more came, the next message of the log goes before some of them. Places end with serial 2^48,
+/// 8 years of a million messages a second.
+const PLACES_PER_SERIAL: u64 = 1 << 16;
 
 /// A message that waits for a member.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl Item {
 
     /// A message of the log, with what it counts for there.
     pub(crate) const fn in_log(serial: u64, bytes: u32, expires_at_ms: u64) -> Self {
-        let place = serial * PLACES_PER_SERIAL;
+        let place = serial.saturating_mul(PLACES_PER_SERIAL);
         Self { place, serial, expires_at_ms, bytes: bytes as u64, message: None }
     }
 

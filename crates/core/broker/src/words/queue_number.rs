@@ -48,7 +48,7 @@ impl fmt::Display for QueueNumber {
     }
 }
 
-/// A queue as the journal names it. `Durable::queue` says whose it is in the shard.
+/// A queue as the journal names it. `Log::queue` says whose it is in the shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum QueueId {
     /// What the shard has taken on and not yet passed to others.

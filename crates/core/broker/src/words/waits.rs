@@ -2,7 +2,7 @@
 //!
 //! Each of these is begun by mail, and ended by the mail that [`Waits`] names beside it. Should the
 //! other side ever die alone, this is what has to be told: nothing else waits for a shard. What
-//! waits for this shard's own journal is in `log/promise.rs`. A group whose home has a queue
+//! waits for this shard's own journal is in `log/waiting.rs`. A group whose home has a queue
 //! (`Group::is_waiting`) is no wait: it changes where messages go, and may stay so for ever.
 
 /// How much of each kind waits.
