@@ -26,6 +26,8 @@ struct Consumer {
     plan: ConsumerPlan,
     /// Of each shard: the run, and where it began.
     runs: BTreeMap<ShardId, (u64, u64)>,
+    /// The last run whose beginning was reported as stored.
+    started: u64,
     /// Records that its target has accepted.
     accepted: BTreeMap<RunName, BTreeSet<u64>>,
     given_up: BTreeMap<RunName, BTreeSet<u64>>,
@@ -60,6 +62,7 @@ impl Consumers {
         let consumer = Consumer {
             plan: plan.clone(),
             runs: BTreeMap::new(),
+            started: 0,
             accepted: BTreeMap::new(),
             given_up: BTreeMap::new(),
             unknown: BTreeMap::new(),
@@ -70,6 +73,13 @@ impl Consumers {
 
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.own.keys().copied()
+    }
+
+    /// All shards have stored where a run begins.
+    pub(crate) fn on_started(&mut self, number: u32, run: u64) {
+        if let Some(own) = self.own.get_mut(&number) {
+            own.started = own.started.max(run);
+        }
     }
 
     pub(crate) fn on_ended(&mut self, number: u32) {
@@ -185,10 +195,8 @@ impl Consumers {
             if known == Some((it.run, it.start)) {
                 continue;
             }
-            let is_back = known.is_some_and(|(run, _)| it.run <= run);
-            // Before its first cursors are committed it has not begun.
-            let has_begun = own.accepted.keys().any(|(own, _)| *own == shard);
-            if is_back && has_begun {
+            // A run that has not started ends with the process.
+            if known.is_some_and(|(run, _)| it.run <= run && run <= own.started) {
                 return Err(format!(
                     "consumer {number}, shard {shard}: run {} from {} follows {known:?}",
                     it.run, it.start

@@ -469,7 +469,10 @@ impl Oracle {
         let Some(seen) = self.sessions.get(&session) else {
             return Err(format!("session {session} never began"));
         };
-        self.retained.judge(&seen.retained, dropped)
+        let is_overtaken = |topic: &str, sequence: u32| {
+            seen.times.keys().any(|(own, payload)| own == topic && payload.sequence >= sequence)
+        };
+        self.retained.judge(&seen.retained, is_overtaken, dropped)
     }
 }
 

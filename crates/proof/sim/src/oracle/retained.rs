@@ -48,10 +48,13 @@ impl Retained {
         }
     }
 
-    /// A later change may hold without its acknowledgement having come.
+    /// A later change may hold without its acknowledgement having come. `is_overtaken`: the reader
+    /// has got a later change of the topic as it was made, and what is retained is not sent behind
+    /// that.
     pub(super) fn judge(
         &self,
         got: &BTreeMap<String, Payload>,
+        is_overtaken: impl Fn(&str, u32) -> bool,
         dropped: u64,
     ) -> Result<(), String> {
         let mut missing = 0;
@@ -64,6 +67,7 @@ impl Retained {
                 None => {
                     entry.clears.range(acknowledged..).next().is_some()
                         || !entry.clears.is_disjoint(&entry.late)
+                        || is_overtaken(topic, acknowledged)
                 }
             };
             missing += u64::from(!is_right && !got.contains_key(topic));

@@ -400,7 +400,11 @@ impl World {
         self.note(|| format!("streams: {happening:?}"));
         let Some(streams) = &mut self.streams else { return Ok(()) };
         match happening {
-            Happening::Started { consumer, .. } => drop(self.look_at(consumer.0)?),
+            Happening::Started { consumer, run } => {
+                let (number, run) = (consumer.0, *run);
+                self.look_at(number)?;
+                self.oracle.consumers.on_started(number, run);
+            }
             Happening::Ended { consumer } => {
                 streams.ending.remove(&consumer.0);
                 streams.targets.remove(&consumer.0);
