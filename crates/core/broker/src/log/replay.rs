@@ -378,7 +378,13 @@ impl Replay {
                 }
             }
             Fact::InFlight(in_flight) => self.on_in_flight(in_flight, place, ledger),
-            _ => {
+            // Each fact has a name here: one that is forgotten does not compile.
+            Fact::SessionEnded { .. }
+            | Fact::Unsubscribed { .. }
+            | Fact::Released { .. }
+            | Fact::RetainedCleared { .. }
+            | Fact::WillCleared { .. }
+            | Fact::GroupClosed { .. } => {
                 self.on_deletion(fact, ledger);
                 release(ledger, Some(place));
             }
