@@ -33,11 +33,19 @@ def authority(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def kafka(jars, tmp_path_factory, authority):
+def kafka_of_all(jars, tmp_path_factory, authority):
     server = Kafka(tmp_path_factory.mktemp("kafka"), jars, authority)
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture
+def kafka(kafka_of_all):
+    """It runs, whatever an earlier test has left of it."""
+    if kafka_of_all.child.poll() is not None:
+        kafka_of_all.start()
+    return kafka_of_all
 
 
 class Sender:
@@ -59,6 +67,11 @@ class Sender:
     def wait_for_first(self, kind):
         """Until a record has an outcome of this kind."""
         self.wait_until(lambda line: line.get("first") == kind)
+
+    def wait_for_failures(self):
+        """Until more records have failed than so far. On a busy machine some do while all is well."""
+        shown = [json.loads(line).get("failed", 0) for line in self.shown.splitlines()]
+        self.wait_until(lambda line: line.get("failed", 0) > max(shown, default=0))
 
     def wait_until(self, is_it):
         for line in self.child.stdout:

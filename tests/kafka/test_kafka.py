@@ -66,7 +66,7 @@ def test_what_has_no_answer_in_time_comes_again_in_order(kafka, send):
     sender = send("--topic", topic, "--count", 300_000, "--size", 200, *short)
     sender.wait_for(50_000)
     kafka.kill()
-    sender.wait_until(lambda line: line.get("first") in ("unknown", "unavailable"))
+    sender.wait_for_failures()
     kafka.start()
     summary = sender.summary()
     assert summary["accepted"] == 300_000
@@ -81,7 +81,7 @@ def test_kafka_that_hangs_in_mid_stream(kafka, send):
     sender.wait_for(50_000)
     kafka.child.send_signal(signal.SIGSTOP)
     try:
-        sender.wait_until(lambda line: line.get("first") in ("unknown", "unavailable"))
+        sender.wait_for_failures()
     finally:
         kafka.child.send_signal(signal.SIGCONT)
     assert sender.summary()["accepted"] == 300_000

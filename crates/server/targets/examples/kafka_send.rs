@@ -2,7 +2,8 @@
 //! to measure the client. Each lane has some of the keys and one batch under way.
 //!
 //! It prints lines of JSON: `{"accepted": N}` after each `--progress` records, `{"first": KIND}` with
-//! the first outcome of a kind, and a summary.
+//! the first outcome of a kind, `{"failed": N}` when twice as many as last time were not stored for
+//! sure, and a summary.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -45,6 +46,7 @@ struct Lane {
 #[derive(Default)]
 struct Results {
     accepted: u64,
+    failed: u64,
     refused: Vec<u64>,
     counts: BTreeMap<&'static str, u64>,
     reasons: BTreeMap<&'static str, BTreeSet<String>>,
@@ -166,6 +168,12 @@ impl Results {
         *count += 1;
         if *count == 1 {
             println!("{}", json!({ "first": kind }));
+        }
+        if matches!(kind, "unknown" | "unavailable") {
+            self.failed += 1;
+            if self.failed.is_power_of_two() {
+                println!("{}", json!({ "failed": self.failed }));
+            }
         }
         let reasons = self.reasons.entry(kind).or_default();
         if let Some(reason) = reason
