@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "lab/siege"))
 
 import siege
 
+# The first test waits for all cases, which takes some minutes on a busy machine.
+pytestmark = pytest.mark.timeout(900)
+
 # Not in the short form: they are others in small, or take longer than it has.
 LONG_ONLY = {
     "retained-loop-read",
