@@ -62,8 +62,9 @@ fn walk(root: &Path, directory: &Path, extensions: &[&str], found: &mut Vec<File
 }
 
 /// Directories that hold nothing of ours: see `.gitignore`. `vendor` has files of other projects.
-const LEFT_OUT: [&str; 10] = [
+const LEFT_OUT: [&str; 11] = [
     ".git",
+    ".peers",
     ".venv",
     "target",
     "node_modules",
