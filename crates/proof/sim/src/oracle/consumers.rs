@@ -195,8 +195,10 @@ impl Consumers {
             if known == Some((it.run, it.start)) {
                 continue;
             }
-            // A run that has not started ends with the process.
-            if known.is_some_and(|(run, _)| it.run <= run && run <= own.started) {
+            // One that has not started ends with the process, unless its target has some of it.
+            let has_begun =
+                |run: u64| run <= own.started || own.accepted.contains_key(&(shard, run));
+            if known.is_some_and(|(run, _)| it.run <= run && has_begun(run)) {
                 return Err(format!(
                     "consumer {number}, shard {shard}: run {} from {} follows {known:?}",
                     it.run, it.start
