@@ -13,6 +13,7 @@ from test_api import Api, basic
 from test_routing import numbered, publish_all, rules
 from test_routing_api import MANAGED, ctl, receiver, users, wait_for  # noqa: F401
 from test_routing_namespaces import of_red
+from wire import PUBACK, Peer, connect, publish
 
 STREAM = {"filters": ["bikes/#"]}
 RULE = {"stream": "bikes", "filter": "bikes/#", "form": "raw", "target": "lake", "order": "topic",
@@ -92,6 +93,23 @@ def test_what_the_api_defines_delivers_and_outlives_a_crash(routing, receiver, l
     # A person can read it, and nobody else's program.
     assert '[[streams]]\nname = "bikes"\nfilters = ["bikes/#"]' in stored(broker)
     assert stat.S_IMODE((broker.data / "stream-definitions").stat().st_mode) == 0o600
+
+
+def test_what_is_published_after_the_answer_is_stored(routing):
+    broker, api = routing()
+    peer = Peer(broker.port())
+    peer.send(connect("van-1"))
+    peer.recv()
+    names = [f"vans-{number}" for number in range(30)]
+    for number, name in enumerate(names, 1):
+        put(api, "stream", name, {"filters": [f"{name}/#"]})
+        # By a connection that a worker reads already.
+        peer.send(publish(f"{name}/1", b"1", qos=1, packet_id=number))
+        assert peer.recv()[0] == PUBACK
+    # What is shown follows within a second.
+    def stored():
+        return {row["name"]: row["stored_messages"] for row in api.all("/streams")}
+    eventually(lambda: {name: stored()[name] for name in names} == dict.fromkeys(names, 1))
 
 
 def test_ctl_puts_shows_and_deletes_definitions(routing, lake, tmp_path):

@@ -8,7 +8,7 @@ use super::call::Call;
 use super::params::{CURSOR, LIMIT, Param, flag, needed, some_text};
 use super::problem::Problem;
 use super::route::{GET, Method, Outcome, Role, Route};
-use super::routing::{ask, missing, open};
+use super::routing::{change_definitions, missing, open};
 use super::schema::{Described, Known, Rows, record};
 use super::tenants::Visible;
 use super::{Api, json};
@@ -241,8 +241,9 @@ async fn change(
         Problem::new(StatusCode::CONFLICT, detail).fix(fix)
     })?;
     let namespace = call.tenant().map(str::to_owned);
-    let done = ask(handle, move |owner| owner.change(change, namespace.as_deref())).await?;
-    done.map_err(|error| refused(api, (kind, name), error))
+    let changed =
+        change_definitions(handle, move |owner| owner.change(change, namespace.as_deref()));
+    changed.await?.map_err(|error| refused(api, (kind, name), error))
 }
 
 fn refused(api: &Api, (kind, name): (Kind, &str), error: ChangeError) -> Problem {

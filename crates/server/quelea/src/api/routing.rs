@@ -348,6 +348,24 @@ pub(super) async fn ask<T: Send + 'static>(
         // Who asked may have given up.
         let _ = answer.send(question(owner));
     });
+    receive(answered).await
+}
+
+/// Has the owner of streams change definitions, and waits until they are in force.
+pub(super) async fn change_definitions<E: Send + 'static>(
+    handle: &StreamsHandle,
+    change: impl FnOnce(&mut Owner) -> Result<(), E> + Send + 'static,
+) -> Result<Result<(), E>, Problem> {
+    let (answer, answered) = oneshot::channel();
+    handle.inbox.call(move |owner| {
+        let done = change(owner);
+        // Who asked may have given up.
+        owner.answer_in_force(done, move |done| drop(answer.send(done)));
+    });
+    receive(answered).await
+}
+
+async fn receive<T>(answered: oneshot::Receiver<T>) -> Result<T, Problem> {
     match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(_)) => Err(NoAnswer::Absent.into()),
@@ -363,11 +381,7 @@ async fn operate(api: &Api, call: &Call, order: RuleOrder) -> Outcome {
     // Who asked may have given up.
     let answer = Box::new(move |done| drop(answer.send(done)));
     handle.inbox.call(move |owner| owner.operate(&rule, &order, namespace.as_deref(), answer));
-    match tokio::time::timeout(ANSWER_TIME_MAX, answered).await {
-        Ok(Ok(done)) => done.map_err(|error| refused(api, &name, error))?,
-        Ok(Err(_)) => return Err(NoAnswer::Absent.into()),
-        Err(_) => return Err(NoAnswer::Late.into()),
-    }
+    receive(answered).await?.map_err(|error| refused(api, &name, error))?;
     show_rule(api, call)
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn notes(config: &Config) -> anyhow::Result<Vec<String>> {
 pub(super) fn apply(running: &StreamsHandle, file: OperatorFile) -> anyhow::Result<()> {
     let Definitions { streams, targets, rules } = &file.definitions;
     let (streams, targets, rules) = (streams.len(), targets.len(), rules.len());
-    running.ask(APPLY_TIME_MAX, move |owner| owner.reload(file))??;
+    running.change(APPLY_TIME_MAX, move |owner| owner.reload(file))??;
     tracing::info!(streams, targets, rules, "streams and rules reloaded");
     Ok(())
 }

@@ -53,6 +53,13 @@ impl ReadFiles for Files {
     }
 }
 
+/// Callers whose answers wait until all shards have confirmed the definitions. Policy: others are
+/// answered at once.
+const AWAITING_MAX: usize = 64;
+
+/// Answers to be given.
+pub(super) type Awaiting = Vec<Box<dyn FnOnce() + Send>>;
+
 /// What the thread has.
 pub(crate) struct Owner {
     pub(super) hub: Hub,
@@ -73,6 +80,8 @@ pub(crate) struct Owner {
     pub(super) consumers: Vec<ConsumerNumber>,
     /// Rules that are to go on somewhere else, and who awaits that.
     pub(super) seeks: Vec<(ConsumerNumber, Answer)>,
+    /// Who awaits that all shards have the definitions in force.
+    pub(super) awaiting: Awaiting,
     /// The board is written next.
     pub(super) look_ms: u64,
     /// Backups that are under way, and the deletions that wait for them. A crash forgets these: a
@@ -197,6 +206,21 @@ impl Owner {
         }
     }
 
+    /// Answers as soon as all shards store by the definitions in force. What is published after an
+    /// earlier answer could be stored by those before.
+    pub(crate) fn answer_in_force<E: Send + 'static>(
+        &mut self,
+        done: Result<(), E>,
+        answer: impl FnOnce(Result<(), E>) + Send + 'static,
+    ) {
+        match done {
+            Ok(()) if self.awaiting.len() < AWAITING_MAX => {
+                self.awaiting.push(Box::new(move || answer(Ok(()))));
+            }
+            done => answer(done),
+        }
+    }
+
     fn on_happened(&mut self, happening: Happening) {
         match &happening {
             Happening::Full { stream, is_full } => {
@@ -211,7 +235,10 @@ impl Owner {
                 self.targets.close_unused();
                 self.remove_streams();
             }
-            Happening::StreamsSet => self.remove_files(),
+            Happening::StreamsSet => {
+                self.remove_files();
+                self.awaiting.drain(..).for_each(|answer| answer());
+            }
             Happening::Started { consumer, .. } => self.answer_seeks(*consumer),
             // That all rules are paused at the end is no news.
             Happening::State { .. } if self.ends_at.is_some() => return,

@@ -109,13 +109,36 @@ impl StreamsHandle {
             // Who asked may have given up.
             let _ = answer.send(question(owner));
         });
-        let silent = |_| std::io::Error::other("the thread of streams did not answer in time");
-        answered.recv_timeout(time_max).map_err(silent)
+        receive(&answered, time_max)
+    }
+
+    /// Has the owner change definitions, and waits until they are in force.
+    ///
+    /// # Errors
+    ///
+    /// They are not in this time.
+    pub(super) fn change<E: Send + 'static>(
+        &self,
+        time_max: Duration,
+        change: impl FnOnce(&mut Owner) -> Result<(), E> + Send + 'static,
+    ) -> std::io::Result<Result<(), E>> {
+        let (answer, answered) = channel();
+        self.inbox.call(move |owner| {
+            let done = change(owner);
+            // Who asked may have given up.
+            owner.answer_in_force(done, move |done| drop(answer.send(done)));
+        });
+        receive(&answered, time_max)
     }
 
     pub(in crate::run) fn release_files(&self) {
         self.inbox.call(Owner::release_files);
     }
+}
+
+fn receive<T>(answered: &Receiver<T>, time_max: Duration) -> std::io::Result<T> {
+    let silent = |_| std::io::Error::other("the thread of streams did not answer in time");
+    answered.recv_timeout(time_max).map_err(silent)
 }
 
 /// The owner's thread.
@@ -500,6 +523,7 @@ impl Prepared {
             orders: BTreeMap::new(),
             consumers,
             seeks: Vec::new(),
+            awaiting: Vec::new(),
             look_ms: 0,
             holds: 0,
             calendar: Calendar::default(),
