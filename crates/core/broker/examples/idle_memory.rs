@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use broker::admission::{self, Admission};
-use broker::{Limits, Name, Replay, Settings, Shard, Shared};
+use broker::{Homes, Limits, Name, Replay, Settings, Shard, Shared};
 use codec::{
     Connect, FilterBuf, Packet, Properties, Property, PropertyBuf, QoS, Subscribe,
     SubscribeOptions, Version,
@@ -59,7 +59,7 @@ fn main() {
     let sessions: u32 =
         std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
     let is_durable = std::env::args().nth(2).as_deref() == Some("durable");
-    let shared = Shared::new(Settings::default(), SHARDS, 1);
+    let shared = Shared::new(Settings::default(), Homes::of_one_cell(SHARDS), 1);
     let mut shards: Vec<Shard> =
         (0..SHARDS).map(|id| Shard::new(id, shared.clone(), Access::open())).collect();
     let limits = Arc::new(Limits::default());

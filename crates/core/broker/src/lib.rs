@@ -50,6 +50,7 @@ pub use words::connect_request::ConnectRequest;
 pub use words::connection_numbers::{CONNECTIONS_MAX, NO_CONNECTION, Numbers, key_of};
 pub use words::event::{Ended, Event, ReportedFilters};
 pub use words::group_names::GroupName;
+pub use words::homes::{Home, Homes, PLACES_MAX, Place};
 pub use words::input::Rest;
 pub use words::ledger::{Consumer, Ledger};
 pub use words::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};

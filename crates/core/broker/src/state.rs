@@ -128,11 +128,10 @@ impl Context {
         (serial != 0).then_some(Origin { source, serial })
     }
 
-    /// The number of one of the [`SOURCES`](crate::log::handovers::SOURCES). `step` 1: of what is
-    /// to be retained.
+    /// By what the journal knows whose serial it is. `step` 1: of what is to be retained.
     pub(crate) fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
         let kind = 2 * u16::from(confirm.is_will) + step;
-        kind * self.shared.shard_count + confirm.publisher.shard()
+        self.shared.homes.source(kind, confirm.publisher.shard())
     }
 
     /// The member's side: notifies the home of a group that a message is done, or comes back.

@@ -4,7 +4,7 @@
 
 mod lab;
 
-use broker::{Limits, Settings, Shard, Shared};
+use broker::{Homes, Limits, Settings, Shard, Shared};
 use codec::{QoS, SubscribeOptions, Version};
 use driver::Host;
 use driver::testing::PipeEnd;
@@ -62,7 +62,7 @@ struct Pair {
 
 impl Lab {
     fn new(work: &Work) -> Self {
-        let shared = Shared::new(Settings::default(), work.shards as u16, 7);
+        let shared = Shared::new(Settings::default(), Homes::of_one_cell(work.shards as u16), 7);
         let shards = |first: usize| (first..work.shards).step_by(work.drivers);
         let shard = |id: usize| Shard::new(id as u16, shared.clone(), Access::open());
         let of_driver = |index: usize| shards(index).map(shard).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::{Limits, Replay, Settings, Shard, Shared};
+use broker::{Homes, Limits, Replay, Settings, Shard, Shared};
 use policy::Access;
 use storage::testing::{Crash, SimDisk};
 use storage::{Identity, Journal, Stats, Status};
@@ -41,7 +41,7 @@ impl Lab {
     /// An empty disk for each shard. What is written is not recorded for a standby.
     pub fn add_disks(&mut self, settings: storage::Settings) {
         self.journal_settings = settings;
-        self.disks = (0..self.shared.shard_count).map(|id| SimDisk::new(id.into())).collect();
+        self.disks = (0..self.shared.homes.shards()).map(|id| SimDisk::new(id.into())).collect();
     }
 
     /// The broker ends as it is, and starts again on what the disks have. All connections are gone.
@@ -54,8 +54,8 @@ impl Lab {
 
     /// New shards on the same disks.
     pub fn restart(&mut self) {
-        let count = self.shared.shard_count;
-        self.shared = Shared::new(self.shared.settings.clone(), count, 11);
+        let count = self.shared.homes.shards();
+        self.shared = Shared::new(self.shared.settings.clone(), Homes::of_one_cell(count), 11);
         open_scopes(&self.shared);
         self.shards =
             (0..count).map(|id| Shard::new(id, self.shared.clone(), Access::open())).collect();
@@ -66,7 +66,7 @@ impl Lab {
     /// Shards go on with what their disks have.
     pub fn open_journals(&mut self) {
         let (settings, limits) = (self.journal_settings.clone(), Arc::new(Limits::default()));
-        let shards = self.shared.shard_count;
+        let shards = self.shared.homes.shards();
         for (shard, disk) in self.shards.iter_mut().zip(&self.disks) {
             let (id, mut replay) = (shard.id(), Replay::new(7));
             let recovery = disk
@@ -84,7 +84,7 @@ impl Lab {
             };
             // A standby that has seen every write of all lives has the same.
             assert_eq!(format!("{:?}", followed.ledger), format!("{:?}", recovered.ledger));
-            let shared = Shared::new(self.shared.settings.clone(), shards, 11);
+            let shared = Shared::new(self.shared.settings.clone(), Homes::of_one_cell(shards), 11);
             open_scopes(&shared);
             let mut other = Shard::new(id, shared, Access::open());
             let expected = other

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use broker::{Event, Figure, Mail, Metrics, Name, Reauthenticate, Scope, Settings, Shard, Shared};
+use broker::{
+    Event, Figure, Homes, Mail, Metrics, Name, Reauthenticate, Scope, Settings, Shard, Shared,
+};
 use codec::Version;
 use policy::Access;
 use storage::testing::SimDisk;
@@ -43,7 +45,7 @@ impl Lab {
     }
 
     pub fn with(shard_count: u16, settings: Settings, access: Access) -> Self {
-        let shared = Shared::new(settings, shard_count, 7);
+        let shared = Shared::new(settings, Homes::of_one_cell(shard_count), 7);
         open_scopes(&shared);
         let shards =
             (0..shard_count).map(|id| Shard::new(id, shared.clone(), access.clone())).collect();

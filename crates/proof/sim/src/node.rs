@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use broker::{Mail, NO_CONNECTION, Name, Reauthenticated, Settings, Shard, ShardId, Shared};
+use broker::{Homes, Mail, NO_CONNECTION, Name, Reauthenticated, Settings, Shard, ShardId, Shared};
 use codec::Reason;
 use driver::testing::{Alarm, BackEnd, Clock, MemoryHost, PipeEnd, Reports};
 use driver::{Driver, DriverParts, Flaw, Host, IncomingRoom, Item, Mailbox};
@@ -113,7 +113,7 @@ impl Node {
     ) -> Self {
         let mut random = Random::new(seed);
         let driver_count = 1 + random.below(usize::from(shard_count));
-        let shared = Shared::new(settings.clone(), shard_count, seed);
+        let shared = Shared::new(settings.clone(), Homes::of_one_cell(shard_count), seed);
         let unborn = (0..shard_count)
             .map(|number| Shard::new(number, shared.clone(), access.clone()))
             .collect();
@@ -174,7 +174,7 @@ impl Node {
     }
 
     pub(crate) fn shard_count(&self) -> ShardId {
-        self.shared.shard_count
+        self.shared.homes.shards()
     }
 
     /// The driver that has the shard.

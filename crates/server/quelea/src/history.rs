@@ -160,7 +160,7 @@ mod tests {
     use crate::http::Health;
 
     fn history(journals: u16) -> History {
-        let shared = Shared::new(broker::Settings::default(), 2, 1);
+        let shared = Shared::new(broker::Settings::default(), broker::Homes::of_one_cell(2), 1);
         let board = Arc::new(JournalBoard::new(journals, Health::new()));
         let turns: Arc<[Timing]> = [Timing::default(), Timing::default()].into();
         History::new(Sources { shared, board, turns })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use base::Clock;
 use broker::streams::{ConsumerNumber, StreamNumber};
-use broker::{Scope, Settings, Shared};
+use broker::{Homes, Scope, Settings, Shared};
 use config::{Config, Machine};
 use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::http::Health;
@@ -115,7 +115,7 @@ fn shown_in_cluster() -> String {
 }
 
 fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {
-    let shared = Shared::new(Settings::default(), 2, 0);
+    let shared = Shared::new(Settings::default(), Homes::of_one_cell(2), 0);
     let board = JournalBoard::new(logs, Health::new());
     let certificates = Certificates::default();
     let certificate =

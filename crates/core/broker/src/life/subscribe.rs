@@ -17,9 +17,10 @@ use crate::parts::work::Task;
 use crate::state::Context;
 use crate::words::event::ReportedFilters;
 use crate::words::expected::Expected;
+use crate::words::homes::Place;
 use crate::words::options;
 use crate::words::topics::UNLIMITED;
-use crate::{Ended, Event, GroupText, Name, Quota, ShardId};
+use crate::{Ended, Event, GroupText, Name, Quota};
 
 /// One filter of a SUBSCRIBE, checked.
 pub(crate) struct Request<'a> {
@@ -232,7 +233,7 @@ impl Shard {
         };
         let limits = &client.limits;
         let subscriptions = &client.subscriptions;
-        let bytes = bytes_of(&filter, self.cx.shared.shard_count);
+        let bytes = bytes_of(&filter, self.cx.shared.homes.places());
         let are_too_many = subscriptions.len() >= limits.subscriptions_per_client_max as usize
             || filter.group.is_some()
                 && subscriptions.shared_len()
@@ -406,7 +407,7 @@ impl Shard {
                 // MQTT-3.10.4-2: nothing is added for it any more.
                 extras.give_up_retained(filter.filter);
             }
-            let bytes = bytes_of(filter, self.cx.shared.shard_count);
+            let bytes = bytes_of(filter, self.cx.shared.homes.places());
             client.subscription_bytes = client.subscription_bytes.saturating_sub(bytes);
             client.recharge();
             self.cx.count_in_space(client.scope, Quota::Subscriptions, -1);
@@ -473,7 +474,7 @@ impl Shard {
         let Self { cx, sessions, .. } = self;
         if is_new && let Some(client) = sessions.get_mut(slot) {
             client.subscriptions.add(listed);
-            let bytes = bytes_of(filter, cx.shared.shard_count);
+            let bytes = bytes_of(filter, cx.shared.homes.places());
             client.subscription_bytes = client.subscription_bytes.saturating_add(bytes);
             client.recharge();
             cx.metrics.subscriptions.add(1);
@@ -600,9 +601,9 @@ impl Client {
 
 /// What a subscription counts for: its text, its entries in lists and index, and in the table of
 /// interest, which knows it by its first level. All shards know a group.
-fn bytes_of(filter: &Filter<'_>, shards: ShardId) -> u32 {
+fn bytes_of(filter: &Filter<'_>, places: Place) -> u32 {
     let first = if filter.filter.starts_with(['+', '#']) { 0 } else { INTEREST_BYTES };
-    let group = filter.group.map_or(0, |name| name.len() + GROUP_BYTES * usize::from(shards));
+    let group = filter.group.map_or(0, |name| name.len() + GROUP_BYTES * usize::from(places));
     (filter.filter.len() + SUBSCRIPTION_BYTES + first + group) as u32
 }
 

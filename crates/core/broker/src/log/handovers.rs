@@ -38,10 +38,6 @@ impl Received {
     }
 }
 
-/// Kinds of serials that a shard gets from each other: of QoS 2 publishes, the same to be retained,
-/// of wills, the same to be retained. Each kind comes in order.
-pub(crate) const SOURCES: usize = 4;
-
 /// All of them. Bounded by the receive maxima of the publishers, and for wills by what the journal
 /// has room for.
 #[derive(Debug, Default)]

@@ -258,7 +258,7 @@ impl Log {
         self.store.skip_serials(serial);
     }
 
-    /// Has mail of this serial, from this [source](SOURCES), been accepted before?
+    /// Has mail of this serial, from this [source](crate::Homes), been accepted before?
     pub(crate) fn has_seen(&self, source: u16, serial: u64) -> bool {
         let seen = self.store.seen.get(usize::from(source));
         serial != 0 && seen.is_some_and(|seen| serial <= seen.serial)

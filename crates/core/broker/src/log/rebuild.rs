@@ -8,7 +8,6 @@ use session::Account;
 use storage::{Journal, Recovered};
 use topic::FilterId;
 
-use crate::ShardId;
 use crate::log::ends::End;
 use crate::log::facts::{Sent, Stage};
 use crate::log::handovers::Received;
@@ -45,7 +44,7 @@ impl Log {
     pub(crate) fn open(
         mut recovered: Recovered,
         settings: &storage::Settings,
-        shard_count: ShardId,
+        sources: u16,
         replay: &mut Replay,
     ) -> Result<Self, Unreadable> {
         // What was said since the last record.
@@ -55,7 +54,7 @@ impl Log {
         let namesakes = replay.drop_namesakes(&mut recovered.ledger);
         let group_namesakes = replay.drop_group_namesakes(&mut recovered.ledger);
         let journal = Journal::open(recovered, settings.clone());
-        let mut store = Store::new(journal, settings, shard_count);
+        let mut store = Store::new(journal, settings, sources);
         store.continue_from(replay.last_queue, replay.last_serial);
         for end in namesakes.into_iter().map(End::of_namesake) {
             store.late.push(Late::End(end));
@@ -254,7 +253,7 @@ impl Log {
         self.store.message_count() as u64
     }
 
-    /// The newest serial from each [source](crate::log::handovers::SOURCES).
+    /// The newest serial from each [source](crate::Homes).
     pub(crate) fn seen(&self) -> Vec<u64> {
         self.store.seen.iter().map(|seen| seen.serial).collect()
     }

@@ -14,7 +14,7 @@ use topic::FilterId;
 use crate::log::ends::Ends;
 use crate::log::facts::{Fact, Stage, StoredMessage};
 use crate::log::group_queues::KeptGroups;
-use crate::log::handovers::{Handovers, SOURCES};
+use crate::log::handovers::Handovers;
 use crate::log::kept::Kept;
 use crate::log::late::LateFacts;
 use crate::log::messages::{level_of, message_in, stored_message};
@@ -26,7 +26,7 @@ use crate::words::ledger::{Ledger, NOBODY, OwnerCharges};
 use crate::words::queue_number::{KeptId, QueueId, QueueNumber};
 use crate::words::record_location::RecordLocation;
 use crate::words::shared::{JournalSpace, JournalState};
-use crate::{Name, ShardId, Waits};
+use crate::{Name, Waits};
 
 /// Bytes of one list of in-flight deliveries or of progress, so that it fits a record by far.
 const LIST_BYTES_MAX: usize = 64 * 1024;
@@ -152,11 +152,7 @@ pub(crate) enum Class {
 }
 
 impl Store {
-    pub(super) fn new(
-        journal: Journal,
-        settings: &storage::Settings,
-        shard_count: ShardId,
-    ) -> Self {
+    pub(super) fn new(journal: Journal, settings: &storage::Settings, sources: u16) -> Self {
         let shard = usize::from(journal.identity().shard);
         Self {
             journal,
@@ -173,7 +169,7 @@ impl Store {
             noted: Vec::new(),
             waiting: Waiting::default(),
             handovers: Handovers::default(),
-            seen: vec![Seen::default(); SOURCES * usize::from(shard_count)],
+            seen: vec![Seen::default(); usize::from(sources)],
             reads: Reads::default(),
             chunk: None,
             buffer: Vec::new(),

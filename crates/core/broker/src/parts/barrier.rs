@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use crate::words::homes::Place;
 use crate::{SessionKey, ShardId};
 
 /// Bytes of what waits. Policy: above it no SUBSCRIBE is read.
@@ -38,8 +39,8 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    pub(crate) fn new(shard_count: ShardId) -> Self {
-        let answered = (0..shard_count).map(|_| 0).collect();
+    pub(crate) fn new(places: Place) -> Self {
+        let answered = (0..places).map(|_| 0).collect();
         Self { asked: 0, answered, waiting: VecDeque::new(), waiting_bytes: 0 }
     }
 

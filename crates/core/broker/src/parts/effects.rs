@@ -60,7 +60,7 @@ pub enum Reauthenticated {
 #[derive(Debug)]
 pub struct Effects {
     pub closes: Vec<Close>,
-    /// Mail per shard, also for the sender itself, in order.
+    /// Mail per place, also for the sender itself, in order.
     pub mail: Vec<Vec<Mail>>,
     /// A bit for each shard that mail was sent to since it was taken.
     mailed: u64,
@@ -98,7 +98,7 @@ impl Effects {
     pub(crate) fn new(id: ShardId, shared: &Arc<Shared>) -> Self {
         Self {
             closes: Vec::new(),
-            mail: (0..shared.shard_count).map(|_| Vec::new()).collect(),
+            mail: (0..shared.homes.places()).map(|_| Vec::new()).collect(),
             mailed: 0,
             pauses: Vec::new(),
             events: Vec::new(),
@@ -149,7 +149,7 @@ impl Effects {
     }
 
     pub(crate) fn send_to_others(&mut self, mail: &Mail) {
-        for shard in 0..self.shared.shard_count {
+        for shard in 0..self.shared.homes.places() {
             if shard != self.id {
                 self.send(shard, mail.clone());
             }

@@ -92,7 +92,7 @@ impl Flow {
             inbox: Inbox::default(),
             broadcasts: Broadcasts::default(),
             pauses: FilterPauses::default(),
-            barrier: Barrier::new(shared.shard_count),
+            barrier: Barrier::new(shared.homes.places()),
         }
     }
 }

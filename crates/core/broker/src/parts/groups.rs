@@ -183,8 +183,8 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scope;
     use crate::words::group_names::GroupNames;
+    use crate::{Homes, Scope};
 
     fn group(name: Arc<GroupName>) -> Group {
         Group::new(name, FilterId(0), 0)
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn groups_whose_names_have_the_same_hash_are_distinguished() {
-        let (names, mut groups) = (GroupNames::new(1, 7), Groups::new(7));
+        let (names, mut groups) = (GroupNames::new(Homes::of_one_cell(1), 7), Groups::new(7));
         let second = GroupText::new(Scope::SECOND, "s", "a");
         let first = |share, filter| GroupText::first(share, filter);
         let texts = [first("s", "a"), first("s", "b"), first("t", "a"), second];

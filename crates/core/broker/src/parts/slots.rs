@@ -148,10 +148,10 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::words::rules::Rules;
-    use crate::{Scope, Settings, Shared};
+    use crate::{Homes, Scope, Settings, Shared};
 
     fn sessions() -> Sessions {
-        let shared = Shared::new(Settings::default(), 1, 0);
+        let shared = Shared::new(Settings::default(), Homes::of_one_cell(1), 0);
         Sessions::new(0, &shared, Rules::from(policy::Access::default()), 0)
     }
 

@@ -39,8 +39,8 @@ struct Window {
 
 impl CreditWindows {
     pub(crate) fn new(shared: &Shared) -> Self {
-        let windows = (0..shared.shard_count).map(|_| Window::default()).collect();
-        let others = u64::from(shared.shard_count).saturating_sub(1).max(1);
+        let windows = (0..shared.homes.places()).map(|_| Window::default()).collect();
+        let others = u64::from(shared.homes.places()).saturating_sub(1).max(1);
         let bytes_max = shared.settings.mail_bytes_max / others;
         Self { windows, full: 0, bytes_max, passed: Vec::new(), requests: Vec::new() }
     }

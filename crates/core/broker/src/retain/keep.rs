@@ -285,7 +285,7 @@ impl Shard {
             after: None,
         };
         if has_wildcard(filter) {
-            for home in 0..self.cx.shared.shard_count {
+            for home in 0..self.cx.shared.homes.places() {
                 self.ask_page(slot, RetainedQuery { home, ..query.clone() });
             }
         } else {

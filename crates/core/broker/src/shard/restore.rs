@@ -27,7 +27,7 @@ use crate::words::expected::Expected;
 use crate::words::options;
 use crate::words::owners::{owner_name, user_account};
 use crate::words::queue_number::{QueueId, QueueNumber};
-use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, Shard, ShardId};
+use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, Shard};
 
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
@@ -57,7 +57,7 @@ impl Shard {
         now_ms: u64,
     ) -> Result<Restored, Unreadable> {
         self.cx.now_ms = now_ms;
-        let log = Log::open(recovered, &settings, self.cx.shared.shard_count, &mut replay)?;
+        let log = Log::open(recovered, &settings, self.cx.shared.homes.sources(), &mut replay)?;
         self.log = Some(Box::new(log));
         let mut since = Since::default();
         self.sessions.reserve(replay.session_count());
@@ -240,11 +240,11 @@ impl Shard {
     /// Tells the other shards which of their serials have come here.
     fn announce_seen(&mut self) {
         let Self { cx, log: Some(log), .. } = self else { return };
-        let shard_count = usize::from(cx.shared.shard_count);
-        for (index, serial) in log.seen().into_iter().enumerate() {
-            let shard = (index % shard_count) as ShardId;
-            if serial > 0 && shard != cx.id {
-                cx.send(shard, Mail::Seen { serial });
+        let homes = cx.shared.homes;
+        for (source, serial) in log.seen().into_iter().enumerate() {
+            let place = homes.place_of(homes.sender_of(source as u16));
+            if serial > 0 && place != cx.id {
+                cx.send(place, Mail::Seen { serial });
             }
         }
     }

@@ -25,7 +25,7 @@ impl Shard {
         (share, filter): (&str, &str),
         (bits, identifier): (u8, u32),
     ) -> (Listed, bool) {
-        self.cx.flow.work.charge_for(Task::Membership(self.cx.shared.shard_count));
+        self.cx.flow.work.charge_for(Task::Membership(self.cx.shared.homes.places()));
         let scope = self.sessions.get(slot).map_or(Scope::FIRST, |client| client.scope);
         let name = self.group_name(GroupText::new(scope, share, filter));
         let key = name.key;
@@ -83,7 +83,7 @@ impl Shard {
         let Some(client) = sessions.get(slot).expected() else { return };
         for listed in client.subscriptions.shared() {
             let Some(group) = groups.get_mut(listed.group - 1).expected() else { continue };
-            cx.flow.work.charge_for(Task::Membership(cx.shared.shard_count));
+            cx.flow.work.charge_for(Task::Membership(cx.shared.homes.places()));
             group.members.note_online(client.key);
             let (group, member) = (group.name.key, client.key);
             cx.send_to_others(&Mail::Online { group, member });
@@ -109,7 +109,7 @@ impl Shard {
     pub(crate) fn leave_group(&mut self, number: u32, member: SessionKey) {
         let Some(group) = self.groups.get(number).expected() else { return };
         let key = group.name.key;
-        self.cx.flow.work.charge_for(Task::Membership(self.cx.shared.shard_count));
+        self.cx.flow.work.charge_for(Task::Membership(self.cx.shared.homes.places()));
         self.cx.send_to_others(&Mail::Leave { group: key, member });
         self.remove_member(number, member);
     }

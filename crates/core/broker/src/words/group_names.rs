@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::{GroupText, Name, Scope, ShardId};
+use crate::words::homes::Homes;
+use crate::{GroupText, Name, Scope};
 
 /// Names that may be kept of groups that are gone, beside as many as there are groups.
 const GONE_MAX: usize = 64;
@@ -68,7 +69,7 @@ impl GroupName {
 #[derive(Debug)]
 pub(crate) struct GroupNames {
     hasher: FixedState,
-    shard_count: ShardId,
+    homes: Homes,
     names: Mutex<Names>,
 }
 
@@ -83,9 +84,9 @@ struct Names {
 
 impl GroupNames {
     /// The seed is one that clients cannot guess.
-    pub(crate) fn new(shard_count: ShardId, seed: u64) -> Self {
+    pub(crate) fn new(homes: Homes, seed: u64) -> Self {
         let names = Names { sweep_at: GONE_MAX, ..Names::default() };
-        Self { hasher: FixedState::with_seed(seed), shard_count, names: Mutex::new(names) }
+        Self { hasher: FixedState::with_seed(seed), homes, names: Mutex::new(names) }
     }
 
     /// The name of a group: that which others hold, or a new one.
@@ -104,8 +105,8 @@ impl GroupNames {
             return found;
         }
         names.given += 1;
-        let home = text.home(self.shard_count);
-        let key = names.given * u64::from(self.shard_count) + u64::from(home);
+        let (home, places) = (text.place(self.homes), self.homes.places());
+        let key = names.given * u64::from(places) + u64::from(home);
         let GroupText { scope, share, filter } = text;
         let (share, filter) = (share.into(), filter.into());
         let members = Members::default();
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn names_with_the_same_hash_are_different_groups() {
-        let names = GroupNames::new(3, 7);
+        let names = GroupNames::new(Homes::of_one_cell(3), 7);
         let texts = [("s", "a"), ("s", "b"), ("t", "a"), ("s", "a/b")];
         let texts = [Scope::FIRST, Scope::SECOND]
             .map(|scope| texts.map(|(share, filter)| GroupText::new(scope, share, filter)))
@@ -146,14 +147,14 @@ mod tests {
         let in_use: Vec<_> = texts.iter().map(|text| names.get_hashed(1, *text)).collect();
         for (name, text) in in_use.iter().zip(texts) {
             assert!(Arc::ptr_eq(name, &names.get_hashed(1, text)));
-            assert_eq!(name.key % 3, u64::from(text.home(3)));
+            assert_eq!(name.key % 3, u64::from(text.place(Homes::of_one_cell(3))));
             assert_eq!(in_use.iter().filter(|other| other.key == name.key).count(), 1);
         }
     }
 
     #[test]
     fn a_key_is_not_given_again() {
-        let names = GroupNames::new(1, 7);
+        let names = GroupNames::new(Homes::of_one_cell(1), 7);
         let text = GroupText::first("s", "a");
         let first = names.get(text).key;
         assert_ne!(names.get(text).key, first);
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn names_of_groups_that_are_gone_are_removed() {
-        let names = GroupNames::new(2, 7);
+        let names = GroupNames::new(Homes::of_one_cell(2), 7);
         let in_use: Vec<_> =
             (0..100).map(|n| names.get(GroupText::first("s", &n.to_string()))).collect();
         for number in 0..100_000 {

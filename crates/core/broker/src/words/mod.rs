@@ -11,6 +11,7 @@ pub(crate) mod connection_numbers;
 pub(crate) mod event;
 pub(crate) mod expected;
 pub(crate) mod group_names;
+pub(crate) mod homes;
 pub(crate) mod input;
 pub(crate) mod ledger;
 pub(crate) mod mail;

@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, Hasher};
 use foldhash::fast::FixedState;
 use session::Message;
 
-use crate::ShardId;
+use crate::words::homes::{Home, Homes, Place};
 
 /// Where a name means what it means.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -112,9 +112,16 @@ impl<'a> Name<'a> {
         Self::new(Scope::of(message), message.topic())
     }
 
-    /// The shard that keeps what has this name.
-    pub(crate) fn home(self, shard_count: ShardId) -> ShardId {
-        home_of(self.scope, &[self.text.as_bytes()], shard_count)
+    /// The place that keeps what has this name. Of a client id see [`Name::home_of_client`].
+    pub(crate) fn place(self, homes: Homes) -> Place {
+        homes.place_of(homes.of(stable_hash(self.scope, &[self.text.as_bytes()])))
+    }
+
+    /// The shard that keeps the session of a client id. Its cell follows from the text alone: it
+    /// must be known before the client has authenticated, and thus before its scope is.
+    pub(crate) fn home_of_client(self, homes: Homes) -> Home {
+        let of = |scope| homes.of(stable_hash(scope, &[self.text.as_bytes()]));
+        Home { cell: of(Scope::FIRST).cell, shard: of(self.scope).shard }
     }
 
     /// What stands for a client ID in messages, in memory and in the journal. Never 0. That one of
@@ -215,18 +222,13 @@ impl<'a> GroupText<'a> {
         [self.share.as_bytes(), b"/", self.filter.as_bytes()]
     }
 
-    pub(crate) fn home(self, shard_count: ShardId) -> ShardId {
-        home_of(self.scope, &self.parts(), shard_count)
+    pub(crate) fn place(self, homes: Homes) -> Place {
+        homes.place_of(homes.of(stable_hash(self.scope, &self.parts())))
     }
 
     pub(crate) fn hash(self, hasher: &FixedState) -> u64 {
         hash_of(hasher, self.scope, &self.parts())
     }
-}
-
-fn home_of(scope: Scope, parts: &[&[u8]], shard_count: ShardId) -> ShardId {
-    let hash = stable_hash(scope, parts);
-    ((u128::from(hash) * u128::from(shard_count)) >> 64) as ShardId
 }
 
 /// FNV-1a with a final mix: fixed for ever, as stored sessions, retained messages and groups are
@@ -265,7 +267,8 @@ mod tests {
             let mut counts = [0; 8];
             for number in 0..8000 {
                 let text = format!("client-{number}");
-                counts[usize::from(Name::new(scope, text.as_str()).home(8))] += 1;
+                let place = Name::new(scope, text.as_str()).place(Homes::of_one_cell(8));
+                counts[usize::from(place)] += 1;
             }
             assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
         }
@@ -274,10 +277,33 @@ mod tests {
     /// Stored data depends on these values.
     #[test]
     fn names_stay_in_the_shard_where_they_always_were() {
-        let homes =
-            ["", "client-1", "site/4/meter", "\u{fc}/ber"].map(|text| Name::first(text).home(64));
+        let homes = ["", "client-1", "site/4/meter", "\u{fc}/ber"]
+            .map(|text| Name::first(text).place(Homes::of_one_cell(64)));
         assert_eq!(homes, [33, 54, 24, 3]);
-        assert_eq!(GroupText::first("g", "jobs/#").home(64), 14);
+        assert_eq!(GroupText::first("g", "jobs/#").place(Homes::of_one_cell(64)), 14);
+    }
+
+    #[test]
+    fn the_cell_of_a_client_follows_from_its_id_alone() {
+        let homes = Homes::new(3, 1, 4);
+        let mut shards = [0; 4];
+        for number in 0..1000 {
+            let id = format!("client-{number}");
+            let homes = [Scope::FIRST, Scope::SECOND]
+                .map(|scope| Name::new(scope, id.as_str()).home_of_client(homes));
+            assert_eq!(homes[0].cell, homes[1].cell);
+            shards[usize::from(homes[1].shard)] += 1;
+        }
+        assert!(shards.iter().all(|count| (200..300).contains(count)), "{shards:?}");
+    }
+
+    #[test]
+    fn a_broker_of_one_cell_keeps_clients_like_other_names() {
+        let homes = Homes::of_one_cell(64);
+        for scope in [Scope::FIRST, Scope::SECOND] {
+            let name = Name::new(scope, "client-1");
+            assert_eq!(name.home_of_client(homes).shard, name.place(homes));
+        }
     }
 
     /// Stored data depends on these values.
@@ -313,7 +339,7 @@ mod tests {
         assert_eq!(Name::first("a/b").key(), "a/b");
         assert_eq!(second("a/b"), "$\u{0}1/a/b");
         assert_eq!(second("$SYS/a"), "$\u{0}1$/$SYS/a");
-        assert_eq!(Name::new(Scope::SECOND, "client-1").home(64), 46);
+        assert_eq!(Name::new(Scope::SECOND, "client-1").place(Homes::of_one_cell(64)), 46);
     }
 
     #[test]
@@ -323,7 +349,8 @@ mod tests {
         assert_ne!(one, other);
         assert_ne!(one.hash(&hasher), other.hash(&hasher));
         let moved = (0..100).map(|number| number.to_string()).filter(|text| {
-            Name::first(text.as_str()).home(64) != Name::new(Scope::SECOND, text.as_str()).home(64)
+            Name::first(text.as_str()).place(Homes::of_one_cell(64))
+                != Name::new(Scope::SECOND, text.as_str()).place(Homes::of_one_cell(64))
         });
         assert!(moved.count() > 90, "the home follows from the scope, too");
     }

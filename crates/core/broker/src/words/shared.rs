@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use session::{Account, GroupJournals, JOURNALS_MAX, MemoryKind, Pot};
-use topic::{Interest, SHARDS_MAX};
+use topic::Interest;
 
 use crate::words::group_names::GroupNames;
+use crate::words::homes::{Homes, PLACES_MAX, Place};
 use crate::words::owners::scope_of_owner;
 use crate::words::stream_set::StreamSet;
 use crate::{Ledger, Metrics, Name, Scope, Settings, ShardId, Space, Spaces};
@@ -19,8 +20,8 @@ const INTEREST_BUCKETS_LOG2: u8 = 20;
 #[derive(Debug)]
 pub struct Shared {
     pub settings: Settings,
-    pub shard_count: ShardId,
-    /// Which shards may want a topic.
+    pub homes: Homes,
+    /// Which places may want a topic.
     pub interest: Interest,
     pub metrics: Box<[Arc<Metrics>]>,
     /// Who makes the broker hold how much.
@@ -57,7 +58,7 @@ const LAST_PART: u64 = 16;
 /// When only this part of it is left, those who hold most are refused more.
 const SCARCE_PART: u64 = 4;
 
-const _: () = assert!(SHARDS_MAX as usize <= JOURNALS_MAX, "bytes are counted for each journal");
+const _: () = assert!(PLACES_MAX as usize <= JOURNALS_MAX, "bytes are counted for each journal");
 
 /// How much memory the process has left, as its driver sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,23 +127,19 @@ impl JournalSpace {
 }
 
 impl Shared {
-    /// # Panics
-    ///
-    /// When `shard_count` is 0 or above [`SHARDS_MAX`].
-    pub fn new(settings: Settings, shard_count: ShardId, seed: u64) -> Arc<Self> {
-        assert!((1..=SHARDS_MAX).contains(&shard_count), "1 to {SHARDS_MAX} shards");
+    pub fn new(settings: Settings, homes: Homes, seed: u64) -> Arc<Self> {
         let Settings { queues_bytes_max, sessions_bytes_max, .. } = settings;
         // Who may have how much of the last three is decided where they are asked for.
         let retained_bytes_max = settings.retained_bytes_max;
         let pots = [queues_bytes_max, sessions_bytes_max, retained_bytes_max, u64::MAX, u64::MAX];
         Arc::new(Self {
             settings,
-            shard_count,
-            interest: Interest::new(shard_count, INTEREST_BUCKETS_LOG2, seed),
+            homes,
+            interest: Interest::new(homes.places(), INTEREST_BUCKETS_LOG2, seed),
             ledger: Ledger::new(pots),
-            metrics: (0..shard_count).map(|_| Arc::default()).collect(),
+            metrics: (0..homes.shards()).map(|_| Arc::default()).collect(),
             seed,
-            group_names: GroupNames::new(shard_count, seed),
+            group_names: GroupNames::new(homes, seed),
             spaces: Spaces::default(),
             retained_messages: AtomicU64::new(0),
             retained_bytes: AtomicU64::new(0),
@@ -154,24 +151,24 @@ impl Shared {
             journals_poisoned: AtomicU64::new(0),
             journals_behind: AtomicU64::new(0),
             journals_tight: AtomicU64::new(0),
-            journals_left: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            journals_most: (0..shard_count).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            journals_left: (0..homes.shards()).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            journals_most: (0..homes.shards()).map(|_| AtomicU64::new(u64::MAX)).collect(),
         })
     }
 
-    /// The shard that keeps the session of a client id. Stable for one number of shards, across
-    /// restarts and versions: stored sessions are found by it.
-    pub fn shard_of_client(&self, client: Name<'_>) -> ShardId {
-        client.home(self.shard_count)
+    /// The place that keeps the session of a client id. Stable for one number of cells and shards,
+    /// across restarts and versions: stored sessions are found by it.
+    pub fn shard_of_client(&self, client: Name<'_>) -> Place {
+        self.homes.place_of(client.home_of_client(self.homes))
     }
 
-    /// The shard that keeps the retained message of a topic. Stable like the above.
-    pub fn shard_of_topic(&self, topic: Name<'_>) -> ShardId {
-        topic.home(self.shard_count)
+    /// The place that keeps the retained message of a topic. Stable like the above.
+    pub fn shard_of_topic(&self, topic: Name<'_>) -> Place {
+        topic.place(self.homes)
     }
 
-    pub(crate) const fn shard_of_group(&self, group: u64) -> ShardId {
-        (group % self.shard_count as u64) as ShardId
+    pub(crate) const fn shard_of_group(&self, group: u64) -> Place {
+        (group % self.homes.places() as u64) as Place
     }
 
     /// Does anybody listen to who subscribes to what? If not, no event is made of it.
@@ -290,7 +287,7 @@ impl Shared {
     /// evenly.
     #[cold]
     pub(crate) fn journals_lacking(&self, journals: u64, owner: &Account, more: u64) -> u64 {
-        let in_each = |bytes: u64| bytes / u64::from(self.shard_count);
+        let in_each = |bytes: u64| bytes / u64::from(self.homes.shards());
         let own = in_each(owner.bytes(MemoryKind::Logged)) + more;
         let sharers = owner.logging_count();
         let group = owner.group_journals();
@@ -317,7 +314,7 @@ impl Shared {
                     || space.part_of(bytes, groups).is_too_much(own, members))
         };
         let of_journals =
-            (0..usize::from(self.shard_count)).filter(|shard| journals & 1 << shard != 0);
+            (0..usize::from(self.homes.shards())).filter(|shard| journals & 1 << shard != 0);
         of_journals.filter(lacks).fold(0, |bits, shard| bits | 1 << shard)
     }
 

@@ -239,11 +239,11 @@ pub fn message(topic: &str, payload: &[u8], retain: bool) -> Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Settings;
+    use crate::{Homes, Settings};
 
     #[test]
     fn what_is_published_is_what_is_documented() {
-        let shared = Shared::new(Settings::default(), 2, 0);
+        let shared = Shared::new(Settings::default(), Homes::of_one_cell(2), 0);
         let figures = Figures { shared: &shared, sockets_opened: 0 };
         let documented = topics();
         let mut seen = vec![0; documented.len()];

@@ -1,6 +1,6 @@
 use std::iter;
 
-use broker::{ConnectRequest, Figure, Metrics, Settings, Shared};
+use broker::{ConnectRequest, Figure, Homes, Metrics, Settings, Shared};
 use codec::Version;
 use policy::Access;
 
@@ -48,7 +48,7 @@ fn request(client_id: String) -> ConnectRequest {
 /// So many drivers with a shard each.
 #[expect(clippy::arc_with_non_send_sync, reason = "a host in memory stays on its thread")]
 fn drivers_with(count: u16, settings: Settings) -> (Vec<TestDriver>, Mailboxes) {
-    let shared = Shared::new(settings, count, 1);
+    let shared = Shared::new(settings, Homes::of_one_cell(count), 1);
     let clock = Clock::new(BEGIN_MS);
     let mailboxes: Mailboxes =
         (0..count).map(|_| Arc::new(Mailbox::new(Alarm::default()))).collect();

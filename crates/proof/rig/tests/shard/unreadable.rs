@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use broker::journal::{Fact, QueueNumber, SessionOpened, StoredMessage, Subscribed};
-use broker::{Limits, Replay, Restored, Settings, Shard, Shared};
+use broker::{Homes, Limits, Replay, Restored, Settings, Shard, Shared};
 use codec::{QoS, Version};
 use policy::Access;
 use storage::testing::{SimDisk, Written};
@@ -15,7 +15,7 @@ fn start(facts: &[Fact<'_>]) -> Result<Restored, String> {
 }
 
 fn start_shard(facts: &[Fact<'_>]) -> Result<(Shard, Restored), String> {
-    let shared = Shared::new(Settings::default(), 1, 7);
+    let shared = Shared::new(Settings::default(), Homes::of_one_cell(1), 7);
     let mut shard = Shard::new(0, shared, Access::open());
     let settings = storage::Settings::with_segment_bytes(64 * 1024);
     let recovery =

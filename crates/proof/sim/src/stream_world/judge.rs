@@ -113,7 +113,7 @@ impl World {
                     }
                 }
             }
-            for shard in 0..self.node.shared.shard_count {
+            for shard in 0..self.node.shared.homes.shards() {
                 let (own, name) = (found.remove(&shard).unwrap_or_default(), (plan.number, shard));
                 let next = logs.log(name).len() as u64;
                 let floor = floors.get(&name).copied().unwrap_or(u64::MAX);

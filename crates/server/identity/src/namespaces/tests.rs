@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use broker::{ConnectRequest, Scope, Settings, Shared};
+use broker::{ConnectRequest, Homes, Scope, Settings, Shared};
 use codec::Reason;
 use policy::{Attribute, Attributes, Principal};
 
@@ -8,7 +8,7 @@ use super::*;
 use config::{NamespaceSource, Placing};
 
 fn shared() -> Arc<Shared> {
-    Shared::new(Settings::default(), 1, 1)
+    Shared::new(Settings::default(), Homes::of_one_cell(1), 1)
 }
 
 fn open_in(

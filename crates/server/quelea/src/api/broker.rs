@@ -28,7 +28,7 @@ pub(crate) fn info(api: &Api) -> Outcome {
         state: word.to_owned(),
         detail,
         uptime_secs: api.facts.clock.uptime_secs(),
-        shards: shared.shard_count,
+        shards: shared.homes.shards(),
         connections: total(|m| m.connections.total()),
         sessions: total(|m| m.sessions.total()),
         subscriptions: total(|m| m.subscriptions.total()),

@@ -48,7 +48,11 @@ fn logged(work: impl FnOnce()) -> Vec<Value> {
 
 fn life_cycle() -> LifeCycle {
     let config = Config::defaults(&Machine::here()).events;
-    LifeCycle::new(&config, &Shared::new(Settings::default(), 1, 1), Clock::start())
+    LifeCycle::new(
+        &config,
+        &Shared::new(Settings::default(), broker::Homes::of_one_cell(1), 1),
+        Clock::start(),
+    )
 }
 
 /// All that is reported of the examples.

@@ -42,7 +42,7 @@ impl Shards {
     }
 
     pub(crate) fn count(&self) -> ShardId {
-        self.shared.shard_count
+        self.shared.homes.shards()
     }
 
     /// Tells all workers who is banned: who is in already stays.
@@ -112,7 +112,11 @@ mod tests {
 
     #[test]
     fn who_asks_before_there_are_workers_is_reported_so() {
-        let shards = Shards::new(&Shared::new(broker::Settings::default(), 1, 1));
+        let shards = Shards::new(&Shared::new(
+            broker::Settings::default(),
+            broker::Homes::of_one_cell(1),
+            1,
+        ));
         let answer = block_on(shards.ask(0, Scope::FIRST, session("a")));
         assert_eq!(answer.unwrap_err(), NoAnswer::Absent);
     }
@@ -120,7 +124,11 @@ mod tests {
     #[test]
     fn a_worker_that_does_nothing_is_not_waited_for() {
         let (_workers, mailboxes) = idle_workers(1);
-        let shards = Shards::new(&Shared::new(broker::Settings::default(), 1, 1));
+        let shards = Shards::new(&Shared::new(
+            broker::Settings::default(),
+            broker::Homes::of_one_cell(1),
+            1,
+        ));
         shards.open(&mailboxes);
         let answer = block_on(shards.ask_within(0, Scope::FIRST, session("a"), Duration::ZERO));
         assert_eq!(answer.unwrap_err(), NoAnswer::Late);

@@ -411,7 +411,7 @@ impl Running {
             version = env!("CARGO_PKG_VERSION"),
             commit = env!("BUILD_COMMIT"),
             workers = workers.count(),
-            shards = parts.shared.shard_count,
+            shards = parts.shared.homes.shards(),
             durability = config.durability.level.as_str(),
             "ready"
         );
@@ -453,7 +453,7 @@ impl Running {
             settings: &parts.loaded.settings,
             live: &parts.live,
             reread,
-            keeper: Keeper::start(namespaces, mailboxes, parts.shared.shard_count)?,
+            keeper: Keeper::start(namespaces, mailboxes, parts.shared.homes.shards())?,
             shared: &parts.shared,
             limiter: &parts.limiter,
             mailboxes,

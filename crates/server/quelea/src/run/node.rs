@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use broker::Shared;
+use broker::{Homes, Shared};
 use tokio::sync::oneshot;
 
 use super::control::{self, Control};
@@ -124,7 +124,8 @@ fn answer_while_waiting(
     let (health, reason) = (Health::new(), waiting.clone());
     health.set(State::Standby);
     health.depend_on(move || Some(reason.reason()));
-    let shared = Shared::new(limits::of_broker(config), config.server.shards, 0);
+    let shared =
+        Shared::new(limits::of_broker(config), Homes::of_one_cell(config.server.shards), 0);
     let limiter = ConnectionLimiter::new(config.limits.connections_max);
     let board = JournalBoard::new(0, health.clone());
     let life_cycle = LifeCycle::new(&config.events, &shared, clock);

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
-use broker::Shared;
+use broker::{Homes, Shared};
 use driver::Allowance;
 
 use super::acceptor::AcceptorContext;
@@ -101,7 +101,11 @@ impl Parts {
         authenticator.fit_into(config.limits.memory_bytes_max);
         let service = config.authorization.as_ref();
         let authorizer = service.map(Authorizer::start).transpose()?;
-        let shared = Shared::new(limits::of_broker(config), shards, u64::from_le_bytes(random()));
+        let shared = Shared::new(
+            limits::of_broker(config),
+            Homes::of_one_cell(shards),
+            u64::from_le_bytes(random()),
+        );
         let configured = match config.routing {
             Some(_) => without_new_deletions(directory, stamps, &config.namespaces)?,
             None => config.namespaces.clone(),

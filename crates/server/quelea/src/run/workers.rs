@@ -59,7 +59,7 @@ pub(super) struct Observers<'a> {
 /// Shards that begin with nothing.
 pub(super) fn empty_shards(shared: &Arc<Shared>, rules: &Rules) -> Vec<Restoration> {
     let shard = |shard: ShardId| (Shard::new(shard, shared.clone(), rules.clone()), None);
-    (0..shared.shard_count).map(shard).collect()
+    (0..shared.homes.shards()).map(shard).collect()
 }
 
 impl Workers {
@@ -246,7 +246,7 @@ fn distribute(shards: Vec<Restoration>, workers: usize) -> Vec<Share> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use broker::Settings;
+    use broker::{Homes, Settings};
 
     use super::*;
     use config::Machine;
@@ -260,7 +260,7 @@ pub(super) mod tests {
         count: u16,
         settings: Settings,
     ) -> (Vec<Worker>, Arc<[Arc<Mailbox>]>) {
-        let shared = Shared::new(settings, count, 1);
+        let shared = Shared::new(settings, Homes::of_one_cell(count), 1);
         let config = Config::defaults(&Machine::here());
         let authenticator =
             Arc::new(Authenticator::start(&config.auth, &[], None, Clock::start()).unwrap());

@@ -129,7 +129,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::mpsc::channel;
 
-    use broker::{Settings, Shared};
+    use broker::{Homes, Settings, Shared};
     use config::{Config, Machine};
     use data::Numbers;
     use routing::Outcome;
@@ -216,7 +216,7 @@ target = "hook"
     #[test]
     fn a_stream_of_events_causes_none() {
         let config = Config { events: config::Events { sys: true, ..events() }, ..defaults() };
-        let shared = Shared::new(Settings::default(), 1, 1);
+        let shared = Shared::new(Settings::default(), Homes::of_one_cell(1), 1);
         let clock = Clock::start();
         let life_cycle = Arc::new(LifeCycle::new(&config.events, &shared, clock));
         let interest = &shared.interest;
