@@ -77,7 +77,7 @@ fn main() {
         subscribe(&mut shards, &shared, number, *slot);
         if is_durable {
             let shard =
-                &mut shards[usize::from(shared.shard_of_client(Name::first(&client_id(number))))];
+                &mut shards[usize::from(shared.place_of_client(Name::first(&client_id(number))))];
             shard.on_closed(*slot, number.into(), NOW_MS);
             drain(shard);
         }
@@ -185,7 +185,7 @@ fn connect(
     let Admission::Connect(credentials, _) = admission else {
         panic!("a CONNECT that is in order was not admitted");
     };
-    let shard = &mut shards[usize::from(shared.shard_of_client(Name::first(&id)))];
+    let shard = &mut shards[usize::from(shared.place_of_client(Name::first(&id)))];
     let connected = shard.on_connect(number.into(), credentials.request, NOW_MS);
     let slot = connected.expect("a new client id");
     drain(shard);
@@ -200,7 +200,7 @@ fn subscribe(shards: &mut [Shard], shared: &Shared, number: u32, slot: u32) {
     let subscribe =
         Subscribe { packet_id: 1, properties: Properties::EMPTY, filters: filters.as_filters() };
     Packet::Subscribe(subscribe).encode(Version::V5, &mut bytes);
-    let shard = usize::from(shared.shard_of_client(Name::first(&id)));
+    let shard = usize::from(shared.place_of_client(Name::first(&id)));
     shards[shard].on_bytes(slot, number.into(), &bytes, NOW_MS);
     shards.iter_mut().for_each(drain);
     // The retained messages of the topic are asked for, and the answer comes back.

@@ -143,7 +143,7 @@ impl Context {
             true => Mail::GroupDone { group, serial },
             false => Mail::GroupReturned { group, serial },
         };
-        self.send(self.shared.shard_of_group(group), mail);
+        self.send(self.shared.place_of_group(group), mail);
     }
 
     /// A random number; xorshift, for choices that need to be spread, not secret.

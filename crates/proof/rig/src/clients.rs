@@ -16,7 +16,7 @@ impl Lab {
     pub fn connect_only(&mut self, request: ConnectRequest) -> Conn {
         let conn = self.next_conn;
         self.next_conn += 1;
-        let shard = usize::from(self.shared.shard_of_client(request.name()));
+        let shard = usize::from(self.shared.place_of_client(request.name()));
         let version = request.version;
         let connected = self.shards[shard].on_connect(conn, request, self.now_ms);
         let is_closed = connected.is_err();

@@ -79,7 +79,7 @@ impl Lab {
     pub fn topic_on(&self, shard: u16, name: &str) -> String {
         (0..10_000)
             .map(|number| format!("{name}/{number}"))
-            .find(|topic| self.shared.shard_of_topic(Name::first(topic)) == shard)
+            .find(|topic| self.shared.place_of_topic(Name::first(topic)) == shard)
             .expect("some topic hashes to the shard")
     }
 
@@ -238,7 +238,7 @@ impl Lab {
 pub fn id_on(shared: &Shared, shard: u16, name: &str) -> String {
     (0..10_000)
         .map(|number| format!("{name}-{number}"))
-        .find(|id| shared.shard_of_client(Name::first(id)) == shard)
+        .find(|id| shared.place_of_client(Name::first(id)) == shard)
         .expect("some name hashes to the shard")
 }
 

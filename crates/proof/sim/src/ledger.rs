@@ -96,7 +96,7 @@ impl World {
     }
 
     fn shard_of(&self, client_id: &str) -> ShardId {
-        self.node.shared.shard_of_client(broker::Name::first(client_id))
+        self.node.shared.place_of_client(broker::Name::first(client_id))
     }
 
     /// Asks a shard, and returns what it answers at once.

@@ -180,7 +180,7 @@ impl World {
         if self.node.sabotage == Some(Sabotage::LoseSession) && self.random.chance(10) {
             request.clean_start = true;
         }
-        let shard = self.node.shared.shard_of_client(request.name());
+        let shard = self.node.shared.place_of_client(request.name());
         let handover = Handover { socket, shard, request, rest, permit: (), charge: () };
         self.node.put(shard, Item::Connection(Box::new(handover)));
     }

@@ -262,7 +262,7 @@ impl World {
             return Ok(());
         };
         let is_known = client.fate.expects_session();
-        let shard = self.node.shared.shard_of_client(broker::Name::first(client_id));
+        let shard = self.node.shared.place_of_client(broker::Name::first(client_id));
         let is_full = matches!(self.node.shard(shard).journal_status(), Some(Status::Full(_)));
         if !lacks_room || (!is_known && is_full) {
             return Ok(());

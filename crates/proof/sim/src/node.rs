@@ -197,7 +197,7 @@ impl Node {
 
     /// Where the client is connected, if it is.
     pub(crate) fn place_of(&mut self, client: Name<'_>) -> ConnectionRef {
-        let shard = self.shared.shard_of_client(client);
+        let shard = self.shared.place_of_client(client);
         let Some(connection) = self.shard(shard).connection_of(client) else {
             return ConnectionRef::none(shard);
         };

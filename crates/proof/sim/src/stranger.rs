@@ -25,7 +25,7 @@ impl World {
         let client_id = self.clients[who].id.clone();
         let request = self.claim(who)?;
         let now_ms = self.now_ms;
-        let shard = self.node.shared.shard_of_client(request.name());
+        let shard = self.node.shared.place_of_client(request.name());
         let connection = STRANGER;
         let core = self.node.shard(shard);
         let before = core.connection_of(Name::first(&client_id));

@@ -29,7 +29,7 @@ impl Shard {
             keepers |= 1 << self.cx.id;
         }
         if message.retain() && !frees_room(message) {
-            keepers |= 1 << self.cx.shared.shard_of_topic(Name::of(message));
+            keepers |= 1 << self.cx.shared.place_of_topic(Name::of(message));
         }
         if message.qos() != QoS::AtMostOnce {
             keepers |= self.sessions.router.homes_of_kept_groups(&mut self.cx, &self.groups, topic);
@@ -196,7 +196,7 @@ impl Client {
             keepers |= 1 << cx.id;
         }
         if publish.retain {
-            keepers |= 1 << cx.shared.shard_of_topic(name);
+            keepers |= 1 << cx.shared.place_of_topic(name);
         }
         keepers | router.homes_of_kept_groups(cx, groups, name.as_bytes())
     }
@@ -233,7 +233,7 @@ impl Router {
             if groups.has_durable_member(*group)
                 && let Some(name) = groups.name(*group)
             {
-                homes |= 1 << cx.shared.shard_of_group(name.key);
+                homes |= 1 << cx.shared.place_of_group(name.key);
             }
         }
         self.keep(audience);

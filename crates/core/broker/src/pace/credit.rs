@@ -23,7 +23,7 @@ impl Client {
             return None;
         }
         let topic = Name::new(self.scope, topic_of(self, publish));
-        let home = if publish.retain { 1 << cx.shared.shard_of_topic(topic) } else { 0 };
+        let home = if publish.retain { 1 << cx.shared.place_of_topic(topic) } else { 0 };
         let audience = router.audience(topic.as_bytes(), &mut cx.flow.work);
         if audience.groups().is_empty() {
             full &= audience.interested().wants | home;

@@ -99,7 +99,7 @@ impl Shard {
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let home = self.cx.shared.shard_of_topic(Name::of(message));
+        let home = self.cx.shared.place_of_topic(Name::of(message));
         if home == self.cx.id {
             return self.retain_at_home(message, asked, routed);
         }
@@ -141,7 +141,7 @@ impl Shard {
         asked: Option<&mut Asked>,
         routed: &mut Routed,
     ) {
-        let home = self.cx.shared.shard_of_topic(Name::of(message));
+        let home = self.cx.shared.place_of_topic(Name::of(message));
         match asked {
             Some(asked) if home == self.cx.id => self.retain_here(message, asked),
             asked => self.retain(message, asked, routed),
@@ -289,7 +289,7 @@ impl Shard {
                 self.ask_page(slot, RetainedQuery { home, ..query.clone() });
             }
         } else {
-            let home = self.cx.shared.shard_of_topic(Name::new(scope, filter));
+            let home = self.cx.shared.place_of_topic(Name::new(scope, filter));
             self.ask_page(slot, RetainedQuery { home, ..query });
         }
     }

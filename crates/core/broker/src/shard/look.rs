@@ -67,7 +67,7 @@ impl Shard {
             let group = self.groups.get(number);
             let own = group.filter(|group| {
                 within.is_none_or(|scope| group.name.scope == scope)
-                    && self.cx.shared.shard_of_group(group.name.key) == self.cx.id
+                    && self.cx.shared.place_of_group(group.name.key) == self.cx.id
             });
             rows.extend(own.map(group_view));
             number += 1;
@@ -100,7 +100,7 @@ impl Shard {
             for number in index.groups(*filter) {
                 if (from..last).contains(&place)
                     && let Some(group) = self.groups.get(*number)
-                    && self.cx.shared.shard_of_group(group.name.key) == self.cx.id
+                    && self.cx.shared.place_of_group(group.name.key) == self.cx.id
                 {
                     rows.push((None, receiving(group)));
                 }

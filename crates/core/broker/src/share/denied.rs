@@ -86,7 +86,7 @@ impl Shard {
             cx.notify_home(name.key, way.serial, true);
             return;
         }
-        let home = cx.shared.shard_of_group(name.key);
+        let home = cx.shared.place_of_group(name.key);
         cx.send(home, Mail::GroupDenied { group: name, message: message.clone(), way });
     }
 }

@@ -43,7 +43,7 @@ impl Shard {
             return self.pass_on(number, message, GroupWay::new(0, 0));
         }
         let Some(name) = self.groups.name(number).cloned().expected() else { return };
-        let home = self.cx.shared.shard_of_group(name.key);
+        let home = self.cx.shared.place_of_group(name.key);
         // Also to itself by mail: an answer must not come before the acknowledgement is queued.
         let confirm = asked.map(Asked::ask_group);
         let mail = Mail::Park { group: name, message: message.clone(), number: 0, confirm };
@@ -55,7 +55,7 @@ impl Shard {
         let hops = way.hops;
         let Some(group) = self.groups.get_mut(number).expected() else { return };
         let name = group.name.clone();
-        let home = cx.shared.shard_of_group(name.key);
+        let home = cx.shared.place_of_group(name.key);
         let is_behind = group.is_waiting && home != cx.id || !group.queue.is_empty();
         let chosen = if is_behind && hops == 0 || hops >= HOPS_MAX {
             None
@@ -206,7 +206,7 @@ impl Shard {
     fn pull(&mut self, number: u32) {
         let Some(group) = self.groups.get(number).expected() else { return };
         let key = group.name.key;
-        let home = self.cx.shared.shard_of_group(key);
+        let home = self.cx.shared.place_of_group(key);
         if home == self.cx.id {
             if group.is_announced {
                 self.drain_group(key);

@@ -158,16 +158,16 @@ impl Shared {
 
     /// The place that keeps the session of a client id. Stable for one number of cells and shards,
     /// across restarts and versions: stored sessions are found by it.
-    pub fn shard_of_client(&self, client: Name<'_>) -> Place {
+    pub fn place_of_client(&self, client: Name<'_>) -> Place {
         self.homes.place_of(client.home_of_client(self.homes))
     }
 
     /// The place that keeps the retained message of a topic. Stable like the above.
-    pub fn shard_of_topic(&self, topic: Name<'_>) -> Place {
+    pub fn place_of_topic(&self, topic: Name<'_>) -> Place {
         topic.place(self.homes)
     }
 
-    pub(crate) const fn shard_of_group(&self, group: u64) -> Place {
+    pub(crate) const fn place_of_group(&self, group: u64) -> Place {
         (group % self.homes.places() as u64) as Place
     }
 

@@ -198,7 +198,7 @@ impl World {
         if let Some(will) = &request.will {
             self.book.note_said(&self.peers[who].whose, &will.topic, &will.payload);
         }
-        let shard = self.lab.shared.shard_of_client(request.name());
+        let shard = self.lab.shared.place_of_client(request.name());
         let connection = self.numbers.give(who).expect("few connections");
         let core = &mut self.lab.shards[usize::from(shard)];
         match core.on_connect(connection, request, self.lab.now_ms) {

@@ -561,7 +561,7 @@ fn what_is_retained_on_a_refused_topic_is_cleared_and_nobody_hears_of_it() {
             level: 0,
             scope: Scope::FIRST.number(),
         });
-        let home = usize::from(lab.shared.shard_of_topic(Name::first(topic)));
+        let home = usize::from(lab.shared.place_of_topic(Name::first(topic)));
         lab.shards[home].on_mail(Mail::Retain { message, confirm: None, owner: None }, lab.now_ms);
         let look = Command::Retained { filter: topic.into(), after: None, max: 1 };
         let kept =

@@ -185,7 +185,7 @@ fn what_waits_and_what_does_not() {
     run([
         row("", "a retained message waits for the home of its topic", lab(2)).steps([
             does(|stage| {
-                assert_eq!(stage.lab.shared.shard_of_topic(broker::Name::first("kept")), 1)
+                assert_eq!(stage.lab.shared.place_of_topic(broker::Name::first("kept")), 1)
             }),
             bursts("writer@0", retained),
             waits(["writer@0"]),

@@ -78,7 +78,7 @@ fn one_namespace_is_meant() {
             .steps([
                 does(|stage| {
                     let name = Name::new(SCOPES[0], "phone");
-                    let shard = usize::from(stage.lab.shared.shard_of_client(name));
+                    let shard = usize::from(stage.lab.shared.place_of_client(name));
                     let now_ms = stage.lab.now_ms;
                     assert!(stage.lab.shards[shard].on_kick(name, now_ms));
                 }),

@@ -141,7 +141,7 @@ fn most(lab: &Lab) -> u64 {
 fn id_on(lab: &Lab, scope: Scope, shard: u16, name: &str) -> String {
     let ids = (0..).map(|number| format!("{name}-{number}"));
     let mut ids =
-        ids.filter(|id| lab.shared.shard_of_client(broker::Name::new(scope, id)) == shard);
+        ids.filter(|id| lab.shared.place_of_client(broker::Name::new(scope, id)) == shard);
     ids.next().expect("one of them")
 }
 

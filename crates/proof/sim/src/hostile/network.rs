@@ -111,7 +111,7 @@ impl World {
             return Err("a sound CONNECT is not admitted".into());
         };
         let account = self.mob.account_of(request.username.as_deref().unwrap_or_default());
-        let shard = self.node.shared.shard_of_client(request.name());
+        let shard = self.node.shared.place_of_client(request.name());
         let room = pick(&[40, 400, 4_000], &mut self.mob.random);
         let (socket, pipe) = Pipe::new(room, 0, Flaws::default());
         let client_id = request.client_id.to_string();
@@ -191,7 +191,7 @@ impl World {
         let bytes: Vec<u8> = wire.to_broker.drain(..count).collect();
         wire.pipe.send(&bytes);
         let pipe = wire.pipe.clone();
-        let shard = self.node.shared.shard_of_client(Name::new(mob.scope, &wire.client_id));
+        let shard = self.node.shared.place_of_client(Name::new(mob.scope, &wire.client_id));
         let index = self.node.driver_of(shard);
         self.carry_mail_to(index);
         self.turn_for_mail(index)?;

@@ -272,14 +272,14 @@ impl World {
         self.turn_for(place.shard)
     }
 
-    fn shard_of_client(&self, who: usize) -> ShardId {
-        self.node.shared.shard_of_client(Name::first(&self.clients[who].id))
+    fn place_of_client(&self, who: usize) -> ShardId {
+        self.node.shared.place_of_client(Name::first(&self.clients[who].id))
     }
 
     fn kick(&mut self, who: usize) -> Result<(), String> {
         self.note(|| format!("an operator ends the connection of client {who}"));
         let command = Command::Kick(self.clients[who].id.as_str().into());
-        self.command(self.shard_of_client(who), command).map(drop)
+        self.command(self.place_of_client(who), command).map(drop)
     }
 
     /// Who is banned is cut, and not admitted again before that is taken back.
@@ -305,7 +305,7 @@ impl World {
             return Ok(());
         }
         self.oracle.on_banned(number);
-        let (shard, now_ms) = (self.shard_of_client(who), self.now_ms);
+        let (shard, now_ms) = (self.place_of_client(who), self.now_ms);
         if self.node.sabotage != Some(Sabotage::KeepBanned) {
             let id = self.clients[who].id.clone();
             self.node.shard(shard).on_bans(|client, _, _| client.text() == id, now_ms);
@@ -324,7 +324,7 @@ impl World {
         let command = Command::Purge(self.clients[who].id.as_str().into());
         let answer = match self.node.sabotage {
             Some(Sabotage::ForgetPurge) => Some(Answer::Done(true)),
-            _ => self.command(self.shard_of_client(who), command)?,
+            _ => self.command(self.place_of_client(who), command)?,
         };
         self.purging = None;
         if !matches!(answer, Some(Answer::Done(true))) {
@@ -344,7 +344,7 @@ impl World {
     fn publish_as_operator(&mut self) -> Result<(), String> {
         let Some(publish) = self.steering.draft() else { return Ok(()) };
         // As in the server: what is published on one topic goes through one shard.
-        let shard = self.node.shared.shard_of_topic(Name::first(&publish.topic));
+        let shard = self.node.shared.place_of_topic(Name::first(&publish.topic));
         let command = Command::Publish(Publication {
             topic: publish.topic.as_str().into(),
             properties: Box::default(),

@@ -115,7 +115,7 @@ impl World {
 
     fn connection_of(&self, scope: Scope, id: &str) -> Option<u64> {
         let name = Name::new(scope, id);
-        let home = self.node.shared.shard_of_client(name);
+        let home = self.node.shared.place_of_client(name);
         self.node.shards().find(|shard| shard.id() == home)?.connection_of(name)
     }
 

@@ -90,7 +90,7 @@ fn one<'a>(api: &Api, call: &'a Call) -> Result<(Scope, &'a str), Problem> {
 
 pub(crate) async fn subscriptions(api: &Api, call: &Call) -> Outcome {
     let (scope, client_id) = one(api, call)?;
-    let shard = api.shards.shared.shard_of_client(Name::new(scope, client_id));
+    let shard = api.shards.shared.place_of_client(Name::new(scope, client_id));
     let command = |from, max| Command::Subscriptions { client_id: client_id.into(), from, max };
     let rows = api.collect_one(call, (shard, scope), command, |answer| match answer {
         Answer::Subscriptions(Some(page)) => Ok(page),
@@ -191,7 +191,7 @@ async fn ask(
     client_id: &str,
     command: Command,
 ) -> Result<Answer, Problem> {
-    let home = api.shards.shared.shard_of_client(Name::new(scope, client_id));
+    let home = api.shards.shared.place_of_client(Name::new(scope, client_id));
     Ok(api.shards.ask(home, scope, command).await?)
 }
 

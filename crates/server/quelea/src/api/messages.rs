@@ -121,7 +121,7 @@ pub(crate) async fn show_retained(api: &Api, call: &Call) -> Outcome {
     let topic = call.needed("topic");
     check_stored(topic)?;
     let scope = scopes::of_one(api, call)?;
-    let home = api.shards.shared.shard_of_topic(Name::new(scope, topic));
+    let home = api.shards.shared.place_of_topic(Name::new(scope, topic));
     let command = Command::Retained { filter: topic.into(), after: None, max: 1 };
     let own = scopes::name(api, scope);
     match api.shards.ask(home, scope, command).await? {
@@ -233,7 +233,7 @@ fn empty(topic: &str) -> Publish {
 
 /// Messages on one topic go through one shard, in their order.
 async fn send(api: &Api, scope: Scope, publication: Publication) -> Result<Reason, Problem> {
-    let shard = api.shards.shared.shard_of_topic(Name::new(scope, &publication.topic));
+    let shard = api.shards.shared.place_of_topic(Name::new(scope, &publication.topic));
     match api.shards.ask(shard, scope, Command::Publish(publication)).await? {
         Answer::Published(reason) => Ok(reason),
         _ => Err(other_answer()),

@@ -192,7 +192,7 @@ async fn ask(
     client_id: &str,
     question: Question,
 ) -> Result<Option<Box<Explained>>, Problem> {
-    let home = api.shards.shared.shard_of_client(Name::new(scope, client_id));
+    let home = api.shards.shared.place_of_client(Name::new(scope, client_id));
     match api.shards.ask(home, scope, Command::Explain(Box::new(question))).await? {
         Answer::Explained(explained) => Ok(explained),
         _ => Err(other_answer()),

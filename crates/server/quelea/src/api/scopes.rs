@@ -72,7 +72,7 @@ pub(crate) fn all_with(api: &Api, quota: Quota) -> Vec<Scope> {
 pub(crate) async fn homes(api: &Api, client_id: &str) -> Result<Vec<(Scope, bool)>, Problem> {
     let mut by_shard: BTreeMap<ShardId, Vec<Scope>> = BTreeMap::new();
     for scope in all_with(api, Quota::Sessions) {
-        let home = api.shards.shared.shard_of_client(Name::new(scope, client_id));
+        let home = api.shards.shared.place_of_client(Name::new(scope, client_id));
         by_shard.entry(home).or_default().push(scope);
     }
     let mut found = Vec::new();

@@ -86,7 +86,7 @@ impl Acceptor {
             return;
         }
         request.origin = arrival.charge.sharer().to_string().into();
-        let shard = self.context.shared.shard_of_client(request.name());
+        let shard = self.context.shared.place_of_client(request.name());
         let worker = usize::from(shard) % self.context.mailboxes.len();
         let (socket, charge) = (Line(stream), arrival.charge);
         let handover = Handover { socket, shard, request, rest, permit, charge };

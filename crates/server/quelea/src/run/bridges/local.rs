@@ -110,7 +110,7 @@ impl LocalSession {
             peer: "bridge".into(),
             origin: Box::default(),
         };
-        let shard = self.shared.shard_of_client(request.name());
+        let shard = self.shared.place_of_client(request.name());
         let charge = self.allowance.begin(Origin::Local, 0);
         let (socket, rest) = (Line(other), Vec::new());
         let handover = Handover { socket, shard, request, rest, permit, charge };
@@ -161,7 +161,7 @@ impl LocalSession {
             Some(_) | None => {}
         }
         let Ok(scope) = self.scope() else { return };
-        let shard = self.shared.shard_of_client(Name::new(scope, &self.client_id));
+        let shard = self.shared.place_of_client(Name::new(scope, &self.client_id));
         let (answer, given) = oneshot::channel();
         let command = Command::Session(self.client_id.clone());
         self.mailbox(shard).put(Item::Command(Box::new(Asked { shard, scope, command, answer })));
