@@ -1,12 +1,14 @@
 //! Which shards may want a topic: a summary of all their filters that every publisher can read.
 
+mod counts;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use hashbrown::HashTable;
+pub use counts::InterestCounts;
 
 use crate::filter::has_wildcard;
-use crate::hash::{TextHasher, shrink_sparse, spread_u64};
+use crate::hash::TextHasher;
 
 /// A table of shard masks that all shards of a process share. Reading it is wait-free, a false
 /// positive costs a message to a shard that does not want it, a false negative never occurs.
@@ -177,100 +179,6 @@ impl Interested {
     }
 }
 
-/// One shard's own counts behind its bits in an [`Interest`]: a bit is cleared when the last filter
-/// of its bucket goes.
-///
-/// A bit stands for one claim, and most buckets have no other. Only what goes beyond is kept here,
-/// so that memory follows the filters of the shard that share a bucket.
-#[derive(Debug)]
-pub struct InterestCounts {
-    shard: u16,
-    further: HashTable<Further>,
-}
-
-/// Claims on a lane beyond the first.
-#[derive(Clone, Copy, Debug)]
-struct Further {
-    lane: u32,
-    count: u32,
-}
-
-impl Further {
-    fn hash(&self) -> u64 {
-        spread_u64(u64::from(self.lane))
-    }
-}
-
-impl InterestCounts {
-    /// The counts of a shard that has no filters yet.
-    ///
-    /// # Panics
-    ///
-    /// When `interest` is for fewer shards.
-    pub fn new(shard: u16, interest: &Interest) -> Self {
-        let is_in_lane = interest.lane_mask.checked_shr(shard.into()).is_some_and(|rest| rest > 0);
-        assert!(is_in_lane, "shard {shard} has no bit in the interest table");
-        Self { shard, further: HashTable::new() }
-    }
-
-    /// Claims a filter, once more than before. For [`Claim::Want`] the moment is
-    /// [`crate::Subscribed::is_first`]; for [`Claim::Promise`] it is `is_first_promise`, and
-    /// whatever else (a durable group) the caller counts as a promise.
-    pub fn add(&mut self, interest: &Interest, filter: &str, claim: Claim) {
-        let (place, depth) = interest.place(filter);
-        if let Some(depth) = depth {
-            interest.depths[depth].fetch_add(1, Ordering::Release);
-            interest.deepest.fetch_max(depth, Ordering::Release);
-        }
-        let lane = lane_of(place, claim);
-        let (word, bit) = interest.bit(lane, self.shard);
-        if word.fetch_or(bit, Ordering::Release) & bit != 0 {
-            self.count_further(lane as u32);
-        }
-        interest.version.fetch_add(1, Ordering::Release);
-    }
-
-    /// Takes back one claim that was added for the same filter.
-    pub fn remove(&mut self, interest: &Interest, filter: &str, claim: Claim) {
-        let (place, depth) = interest.place(filter);
-        let lane = lane_of(place, claim);
-        if !self.discount_further(lane as u32) {
-            let (word, bit) = interest.bit(lane, self.shard);
-            let before = word.fetch_and(!bit, Ordering::Release);
-            debug_assert!(before & bit != 0, "no claim on {filter}");
-        }
-        if let Some(depth) = depth {
-            interest.depths[depth].fetch_sub(1, Ordering::Release);
-        }
-        interest.version.fetch_add(1, Ordering::Release);
-    }
-
-    fn count_further(&mut self, lane: u32) {
-        let further = Further { lane, count: 1 };
-        let hash = further.hash();
-        match self.further.find_mut(hash, |one| one.lane == lane) {
-            Some(found) => found.count += 1,
-            None => {
-                self.further.insert_unique(hash, further, Further::hash);
-            }
-        }
-    }
-
-    /// False: there was one claim on the lane at most.
-    fn discount_further(&mut self, lane: u32) -> bool {
-        let hash = Further { lane, count: 0 }.hash();
-        let Ok(mut found) = self.further.find_entry(hash, |one| one.lane == lane) else {
-            return false;
-        };
-        found.get_mut().count -= 1;
-        if found.get().count == 0 {
-            found.remove();
-            shrink_sparse(&mut self.further, Further::hash);
-        }
-        true
-    }
-}
-
 /// Each bucket has a lane for each claim, side by side.
 fn lane_of(place: usize, claim: Claim) -> usize {
     place * CLAIMS + claim as usize
@@ -359,25 +267,6 @@ mod tests {
         assert_eq!(wants(&interest, "site/6/room/temperature"), 0);
         assert_eq!(wants(&interest, "site"), 0);
         assert_eq!(wants(&interest, "site/8/room"), 0);
-    }
-
-    #[test]
-    fn any_number_of_claims_on_a_bucket_is_counted() {
-        let interest = Interest::new(1, 8, 1);
-        let mut counts = InterestCounts::new(0, &interest);
-        for filter in ["#", "x"] {
-            for _ in 0..1000 {
-                counts.add(&interest, filter, Claim::Want);
-            }
-            assert_eq!(counts.further.len(), 1);
-            for _ in 0..999 {
-                counts.remove(&interest, filter, Claim::Want);
-            }
-            assert_eq!(wants(&interest, "x"), 1);
-            assert!(counts.further.is_empty());
-            counts.remove(&interest, filter, Claim::Want);
-            assert_eq!(wants(&interest, "x"), 0);
-        }
     }
 
     #[test]
