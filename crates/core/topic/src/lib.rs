@@ -25,7 +25,7 @@ mod audience;
 mod filter;
 mod hash;
 mod index;
-mod interest;
+pub mod interest;
 mod retained;
 mod routes;
 mod slab;

@@ -38,8 +38,7 @@ impl InterestCounts {
     ///
     /// When `interest` is for fewer shards.
     pub fn new(shard: u16, interest: &Interest) -> Self {
-        let is_in_lane = interest.lane_mask.checked_shr(shard.into()).is_some_and(|rest| rest > 0);
-        assert!(is_in_lane, "shard {shard} has no bit in the interest table");
+        assert!(shard < interest.shards, "shard {shard} has no bit in the interest table");
         Self { shard, further: HashTable::new() }
     }
 
@@ -48,31 +47,58 @@ impl InterestCounts {
     /// whatever else (a durable group) the caller counts as a promise.
     pub fn add(&mut self, interest: &Interest, filter: &str, claim: Claim) {
         let (place, depth) = interest.place(filter);
-        if let Some(depth) = depth {
-            interest.depths[depth].fetch_add(1, Ordering::Release);
-            interest.deepest.fetch_max(depth, Ordering::Release);
-        }
         let lane = lane_of(place, claim);
-        let (word, bit) = interest.bit(lane, self.shard);
-        if word.fetch_or(bit, Ordering::Release) & bit != 0 {
-            self.count_further(lane as u32);
+        match &interest.cell {
+            None => self.enter(interest, lane, depth),
+            Some(cell) => {
+                let mut exporting = cell.begin();
+                self.enter(interest, lane, depth);
+                exporting.claim(lane as u32, depth);
+            }
         }
-        interest.version.fetch_add(1, Ordering::Release);
+        interest.count_change();
     }
 
     /// Takes back one claim that was added for the same filter.
     pub fn remove(&mut self, interest: &Interest, filter: &str, claim: Claim) {
         let (place, depth) = interest.place(filter);
         let lane = lane_of(place, claim);
-        if !self.discount_further(lane as u32) {
+        match &interest.cell {
+            None => {
+                self.leave(interest, lane, depth);
+            }
+            Some(cell) => {
+                let mut exporting = cell.begin();
+                let is_last =
+                    self.leave(interest, lane, depth) && !interest.is_claimed_here(lane as u32);
+                exporting.unclaim(lane as u32, depth, is_last);
+            }
+        }
+        interest.count_change();
+    }
+
+    fn enter(&mut self, interest: &Interest, lane: usize, depth: Option<usize>) {
+        if let Some(depth) = depth {
+            interest.count_depth(depth);
+        }
+        let (word, bit) = interest.bit(lane, self.shard);
+        if word.fetch_or(bit, Ordering::Release) & bit != 0 {
+            self.count_further(lane as u32);
+        }
+    }
+
+    /// Was it the last claim of this shard on the lane?
+    fn leave(&mut self, interest: &Interest, lane: usize, depth: Option<usize>) -> bool {
+        let is_last = !self.discount_further(lane as u32);
+        if is_last {
             let (word, bit) = interest.bit(lane, self.shard);
             let before = word.fetch_and(!bit, Ordering::Release);
-            debug_assert!(before & bit != 0, "no claim on {filter}");
+            debug_assert!(before & bit != 0, "no claim on lane {lane}");
         }
         if let Some(depth) = depth {
-            interest.depths[depth].fetch_sub(1, Ordering::Release);
+            interest.discount_depth(depth);
         }
-        interest.version.fetch_add(1, Ordering::Release);
+        is_last
     }
 
     fn count_further(&mut self, lane: u32) {

@@ -1,14 +1,23 @@
 //! Which shards may want a topic: a summary of all their filters that every publisher can read.
+//!
+//! To the shards of a cell, each other cell is one more place in it, with one bit for all its
+//! shards. What the shards of a cell claim together is exported, and entered there.
 
+mod cell;
 mod counts;
+mod export;
+mod hash;
+mod summary;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub use counts::InterestCounts;
+pub use summary::{Change, Changes, Lanes, Snapshot, SummaryError};
 
+use self::cell::Cell;
+use self::hash::BucketHasher;
 use crate::filter::has_wildcard;
-use crate::hash::TextHasher;
 
 /// A table of shard masks that all shards of a process share. Reading it is wait-free, a false
 /// positive costs a message to a shard that does not want it, a false negative never occurs.
@@ -23,10 +32,11 @@ use crate::hash::TextHasher;
 /// 1 MiB for up to 4 shards to 16 MiB for 64.
 ///
 /// Ordering: once [`InterestCounts::add`] has returned, every look-up that happens after it (say,
-/// on a publish that follows the SUBACK) sees the shard.
+/// on a publish that follows the SUBACK) sees the shard. In another cell this is true once it has
+/// entered all changes up to [`Interest::exported`], asked for after that return.
 #[derive(Debug)]
 pub struct Interest {
-    hasher: TextHasher,
+    hasher: BucketHasher,
     buckets_log2: u8,
     /// The bits of a lane, as a power of two: 64 at most, so that no lane spans two words.
     lane_log2: u8,
@@ -35,12 +45,19 @@ pub struct Interest {
     /// The lanes for wildcard filters without a literal level before the wildcard, as `#` and
     /// `+/a`: every topic asks for them.
     root: [AtomicU64; CLAIMS],
-    /// How many claims of wildcard filters there are per number of literal levels.
+    /// Other cells that want and promise all topics, for all that is known.
+    unknown: AtomicU64,
+    /// How many claims of wildcard filters there are per number of literal levels. Each other cell
+    /// counts as one.
     depths: [AtomicU32; DEPTHS],
     /// The most literal levels that a wildcard filter ever had.
     deepest: AtomicUsize,
     /// Grows with each claim that is added or taken back.
     version: AtomicU64,
+    /// Places below this number are local shards.
+    shards: u16,
+    /// None: there are no other cells.
+    cell: Option<Box<Cell>>,
 }
 
 type Page = [AtomicU64; PAGE_WORDS];
@@ -71,20 +88,48 @@ impl Interest {
     ///
     /// When `shard_count` or `buckets_log2` is out of range.
     pub fn new(shard_count: u16, buckets_log2: u8, seed: u64) -> Self {
-        assert!((1..=SHARDS_MAX).contains(&shard_count), "{shard_count} of {SHARDS_MAX} shards");
-        assert!((8..=28).contains(&buckets_log2), "2^{buckets_log2} interest buckets");
-        let lane_bits = shard_count.next_power_of_two();
+        Self::with(BucketHasher::own(seed), shard_count, shard_count, buckets_log2)
+    }
+
+    /// The table of a cell: places below `shards` are the shards here, those up to `places` the
+    /// other cells, which are unknown at first. Without any it is the table of a broker that is
+    /// not in a cluster. Seed and buckets are the same in all cells.
+    ///
+    /// # Panics
+    ///
+    /// When a number is out of range.
+    pub fn of_cell(shards: u16, places: u16, buckets_log2: u8, seed: u64) -> Self {
+        if shards == places {
+            return Self::new(shards, buckets_log2, seed);
+        }
+        assert!((1..places).contains(&shards), "{shards} shards among {places} places");
+        let table = Self::with(BucketHasher::frozen(seed), shards, places, buckets_log2);
+        Self {
+            unknown: AtomicU64::new(mask_of(places) & !mask_of(shards)),
+            cell: Some(Box::new(Cell::new(table.lanes(), places - shards))),
+            ..table
+        }
+    }
+
+    fn with(hasher: BucketHasher, shards: u16, places: u16, buckets_log2: u8) -> Self {
+        assert!((1..=SHARDS_MAX).contains(&places), "{places} of {SHARDS_MAX} shards");
+        let is_in_range = (8..=BUCKETS_LOG2_MAX).contains(&buckets_log2);
+        assert!(is_in_range, "2^{buckets_log2} interest buckets");
+        let lane_bits = places.next_power_of_two();
         let bits = (CLAIMS << buckets_log2) * usize::from(lane_bits);
         Self {
-            hasher: TextHasher::new(seed),
+            hasher,
             buckets_log2,
             lane_log2: lane_bits.trailing_zeros() as u8,
-            lane_mask: u64::MAX >> (64 - lane_bits),
+            lane_mask: mask_of(lane_bits),
             pages: std::iter::repeat_with(OnceLock::new).take(bits.div_ceil(PAGE_BITS)).collect(),
             root: [const { AtomicU64::new(0) }; CLAIMS],
+            unknown: AtomicU64::new(0),
             depths: [const { AtomicU32::new(0) }; DEPTHS],
             deepest: AtomicUsize::new(0),
             version: AtomicU64::new(1),
+            shards,
+            cell: None,
         }
     }
 
@@ -97,7 +142,10 @@ impl Interest {
 
     /// The shards that may want `topic`, which must have passed [`crate::check_topic`].
     pub fn shards(&self, topic: &[u8]) -> Interested {
+        // First: a cell is known only after its claims are entered.
+        let unknown = self.unknown.load(Ordering::Acquire);
         let mut found = self.look_up(self.exact_place(topic));
+        found.join(Interested { wants: unknown, promises: unknown });
         // MQTT-4.7.2-1: the wildcards of the first level do not see topics that begin with `$`.
         if !topic.starts_with(b"$") {
             let [wants, promises] = &self.root;
@@ -128,13 +176,13 @@ impl Interest {
     }
 
     fn exact_place(&self, text: &[u8]) -> usize {
-        self.fold(self.hasher.hash_bytes(text))
+        self.fold(self.hasher.hash(text))
     }
 
     /// Prefixes live in a hash space of their own: the exact filter `a` and the prefix of `a/#`
     /// fall into different buckets.
     fn prefix_place(&self, prefix: &[u8]) -> usize {
-        self.fold(!self.hasher.hash_bytes(prefix).rotate_left(32))
+        self.fold(!self.hasher.hash(prefix).rotate_left(32))
     }
 
     /// One more than those of the table.
@@ -160,15 +208,38 @@ impl Interest {
         Interested { wants: wants & self.lane_mask, promises: promises & self.lane_mask }
     }
 
-    /// The word of a shard's bit in a lane, and the bit.
+    /// The word of a place's bit in a lane, and the bit.
     fn bit(&self, lane: usize, shard: u16) -> (&AtomicU64, u64) {
         if let Some(claim) = lane.checked_sub(lane_of(self.root_place(), Claim::Want)) {
             return (&self.root[claim], 1 << shard);
         }
         let bit = (lane << self.lane_log2) + usize::from(shard);
-        let page = self.pages[bit / PAGE_BITS]
-            .get_or_init(|| Box::new([const { AtomicU64::new(0) }; PAGE_WORDS]));
+        let page = self.pages[bit / PAGE_BITS].get_or_init(new_page);
         (&page[bit % PAGE_BITS / 64], 1 << (bit % 64))
+    }
+
+    /// Does a local shard claim the lane?
+    fn is_claimed_here(&self, lane: u32) -> bool {
+        let (word, first) = self.bit(lane as usize, 0);
+        let shards = mask_of(self.shards) << first.trailing_zeros();
+        word.load(Ordering::Relaxed) & shards != 0
+    }
+
+    fn lanes(&self) -> u32 {
+        lanes_of_table(self.buckets_log2)
+    }
+
+    fn count_depth(&self, depth: usize) {
+        self.depths[depth].fetch_add(1, Ordering::Release);
+        self.deepest.fetch_max(depth, Ordering::Release);
+    }
+
+    fn discount_depth(&self, depth: usize) {
+        self.depths[depth].fetch_sub(1, Ordering::Release);
+    }
+
+    fn count_change(&self) {
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -195,10 +266,25 @@ fn prefixes(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
+fn new_page() -> Box<Page> {
+    Box::new([const { AtomicU64::new(0) }; PAGE_WORDS])
+}
+
+/// The lowest so many bits, 1 to 64.
+const fn mask_of(bits: u16) -> u64 {
+    u64::MAX >> (64 - bits)
+}
+
+/// Those of all buckets, then those of the root.
+const fn lanes_of_table(buckets_log2: u8) -> u32 {
+    ((1 << buckets_log2) + 1) * CLAIMS as u32
+}
+
 /// Shards that fit the masks.
 pub const SHARDS_MAX: u16 = 64;
 /// Wildcard filters are distinguished by at most this many literal levels, less one.
 const DEPTHS: usize = 32;
+const BUCKETS_LOG2_MAX: u8 = 28;
 /// Variants of [`Claim`].
 const CLAIMS: usize = 2;
 const PAGE_WORDS: usize = 512;
