@@ -256,3 +256,307 @@ impl Interest {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::export::{CHANGES_KEPT_MAX, CLEARS_AT_ONCE};
+    use super::super::{InterestCounts, Interested, Lanes};
+    use super::*;
+
+    /// Two shards, and one other cell.
+    const OTHER: u16 = 2;
+
+    fn cell(buckets_log2: u8) -> (Interest, [InterestCounts; 2]) {
+        let interest = Interest::of_cell(2, 3, buckets_log2, 7);
+        let counts = [0, 1].map(|shard| InterestCounts::new(shard, &interest));
+        (interest, counts)
+    }
+
+    fn known(buckets_log2: u8) -> Interest {
+        let (interest, _) = cell(buckets_log2);
+        let nothing = Snapshot::new(0, 0, Lanes::List(Vec::new())).expect("a sound one");
+        interest.replace(OTHER, &nothing).expect("of any table");
+        interest
+    }
+
+    fn changes(interest: &Interest, number: u64) -> Vec<Change> {
+        interest.changes_since(number, usize::MAX).expect("not too long ago").changes
+    }
+
+    const NOBODY: Interested = Interested { wants: 0, promises: 0 };
+    const WANTS: Interested = Interested { wants: 4, promises: 0 };
+    const PROMISES: Interested = Interested { wants: 4, promises: 4 };
+
+    /// Other cells may run an earlier version.
+    #[test]
+    fn lanes_and_depths_are_what_they_always_were() {
+        let (interest, [mut counts, _]) = cell(20);
+        for filter in ["site/4/meter", "site/+/meter", "a/b/#", "#"] {
+            counts.add(&interest, filter, Claim::Want);
+            counts.add(&interest, filter, Claim::Promise);
+        }
+        let both = |lane| [Change::Set { lane }, Change::Set { lane: lane + 1 }];
+        let expected = [
+            &both(1_032_714)[..],
+            &[Change::Depth(1)],
+            &both(192_660),
+            &[Change::Depth(2)],
+            &both(520_616),
+            &both(2 << 20),
+        ];
+        assert_eq!(changes(&interest, 0), expected.concat());
+    }
+
+    #[test]
+    fn only_what_changes_for_the_whole_cell_is_exported() {
+        let (interest, [mut first, mut second]) = cell(16);
+        assert_eq!((interest.exported(), changes(&interest, 0)), (0, Vec::new()));
+        first.add(&interest, "a/+", Claim::Want);
+        assert_eq!(interest.exported(), 2);
+        assert!(matches!(changes(&interest, 0)[..], [Change::Depth(1), Change::Set { .. }]));
+        second.add(&interest, "a/#", Claim::Want);
+        first.add(&interest, "a/+/c", Claim::Want);
+        first.remove(&interest, "a/+", Claim::Want);
+        first.remove(&interest, "a/+/c", Claim::Want);
+        interest.release_clears(0);
+        interest.release_clears(1_000_000);
+        assert_eq!(interest.exported(), 2);
+    }
+
+    #[test]
+    fn a_clear_is_held_back_for_ten_seconds() {
+        let (interest, [mut first, mut second]) = cell(16);
+        first.add(&interest, "a", Claim::Want);
+        interest.release_clears(1_000);
+        first.remove(&interest, "a", Claim::Want);
+        interest.release_clears(2_000);
+        interest.release_clears(11_999);
+        assert_eq!(interest.exported(), 1);
+        interest.release_clears(12_000);
+        assert!(matches!(changes(&interest, 1)[..], [Change::Clear { .. }]));
+        interest.release_clears(100_000);
+        assert_eq!(interest.exported(), 2);
+
+        second.add(&interest, "a", Claim::Want);
+        assert!(matches!(changes(&interest, 2)[..], [Change::Set { .. }]));
+        second.remove(&interest, "a", Claim::Want);
+        interest.release_clears(100_000);
+        first.add(&interest, "a", Claim::Want);
+        interest.release_clears(1_000_000);
+        assert_eq!(interest.exported(), 3, "dropped, as it is claimed again");
+        first.remove(&interest, "a", Claim::Want);
+        interest.release_clears(1_000_000);
+        first.add(&interest, "a", Claim::Want);
+        first.remove(&interest, "a", Claim::Want);
+        interest.release_clears(1_010_000);
+        assert_eq!(interest.exported(), 3, "its time begins again");
+        interest.release_clears(1_020_000);
+        assert_eq!(interest.exported(), 4);
+    }
+
+    #[test]
+    fn clears_are_released_in_portions() {
+        let (interest, [mut counts, _]) = cell(22);
+        let filters: Vec<String> = (0..20_000).map(|number| format!("{number}")).collect();
+        filters.iter().for_each(|filter| counts.add(&interest, filter, Claim::Want));
+        let lanes = |number| -> Vec<u32> {
+            let lane_of = |change: &Change| match *change {
+                Change::Set { lane } | Change::Clear { lane } => lane,
+                Change::Depth(_) => panic!("there are exact filters only"),
+            };
+            changes(&interest, number).iter().map(lane_of).collect()
+        };
+        let set = lanes(0);
+        let number = interest.exported();
+        filters.iter().for_each(|filter| counts.remove(&interest, filter, Claim::Want));
+        interest.release_clears(0);
+        interest.release_clears(10_000);
+        assert_eq!(interest.exported() - number, CLEARS_AT_ONCE as u64);
+        interest.release_clears(10_000);
+        let cleared: BTreeSet<u32> = lanes(number).into_iter().collect();
+        assert_eq!((cleared.len(), interest.exported()), (set.len(), 2 * number));
+        assert_eq!(cleared, set.into_iter().collect());
+        assert_eq!(interest.snapshot().lanes().count(), 0);
+    }
+
+    #[test]
+    fn a_reader_never_has_a_promise_without_a_want() {
+        let (interest, [mut counts, mut other]) = cell(16);
+        let reader = known(16);
+        let mut entered = 0;
+        let mut now_ms = 0;
+        let mut check = |expected: Interested| {
+            for change in changes(&interest, entered) {
+                reader.apply(OTHER, &[change]).expect("of the same table");
+                let Interested { wants, promises } = reader.shards(b"a");
+                assert_eq!(promises & !wants, 0, "{change:?}");
+            }
+            entered = interest.exported();
+            assert_eq!(reader.shards(b"a"), expected);
+        };
+        counts.add(&interest, "a", Claim::Promise);
+        check(PROMISES);
+        // The want is cleared before the promise.
+        other.add(&interest, "a", Claim::Want);
+        other.remove(&interest, "a", Claim::Want);
+        for _ in 0..3 {
+            now_ms += 10_000;
+            interest.release_clears(now_ms);
+            check(PROMISES);
+        }
+        counts.remove(&interest, "a", Claim::Promise);
+        for expected in [PROMISES, WANTS, WANTS, NOBODY] {
+            now_ms += 10_000;
+            interest.release_clears(now_ms);
+            check(expected);
+        }
+    }
+
+    #[test]
+    fn changes_of_long_ago_are_gone() {
+        let (interest, [mut counts, _]) = cell(24);
+        for number in 0..70_000 {
+            counts.add(&interest, &format!("{number}"), Claim::Want);
+        }
+        let newest = interest.exported();
+        let oldest = newest - CHANGES_KEPT_MAX as u64;
+        assert!(oldest > 0);
+        assert_eq!(interest.changes_since(oldest - 1, 1), None);
+        let found = interest.changes_since(oldest, 2).expect("they are kept");
+        assert_eq!((found.through, found.changes.len()), (oldest + 2, 2));
+        assert_eq!(interest.changes_since(newest + 1, 2), None, "it is of another owner");
+        let none = Changes { through: newest, changes: Vec::new() };
+        assert_eq!(interest.changes_since(newest, 2), Some(none));
+    }
+
+    #[test]
+    fn a_snapshot_of_a_million_filters_is_a_bit_for_each_lane() {
+        let (interest, [mut counts, _]) = cell(20);
+        for number in 0..100 {
+            counts.add(&interest, &format!("{number}"), Claim::Want);
+        }
+        assert!(matches!(interest.snapshot().form(), Lanes::List(list) if list.len() == 100));
+        for number in 100..1_000_000 {
+            counts.add(&interest, &format!("{number}"), Claim::Want);
+        }
+        let snapshot = interest.snapshot();
+        let Lanes::Bitmap(words) = snapshot.form() else { panic!("a list of so many lanes") };
+        assert_eq!(words.len() * 8, (256 << 10) + 8);
+        let reader = known(20);
+        reader.replace(OTHER, &snapshot).expect("of the same table");
+        for number in 0..1_000_000 {
+            assert_eq!(reader.shards(format!("{number}").as_bytes()), WANTS);
+        }
+    }
+
+    #[test]
+    fn an_unknown_cell_wants_and_promises_everything() {
+        let (interest, [mut counts, _]) = cell(16);
+        counts.add(&interest, "a/#", Claim::Want);
+        let (reader, _) = cell(16);
+        let topics = [&b"a"[..], b"b/c", b"$SYS/x"];
+        let found = |reader: &Interest| topics.map(|topic| reader.shards(topic));
+        assert!(reader.is_unknown(OTHER));
+        assert_eq!(found(&reader), [PROMISES; 3]);
+        reader.keep_promises_only(OTHER);
+        assert_eq!(found(&reader), [PROMISES; 3]);
+        let versions = [reader.version()];
+        reader.replace(OTHER, &interest.snapshot()).expect("of the same table");
+        assert!(!reader.is_unknown(OTHER) && reader.version() > versions[0]);
+        assert_eq!(found(&reader), [WANTS, NOBODY, NOBODY]);
+        let versions = [reader.version()];
+        reader.set_unknown(OTHER);
+        assert!(reader.is_unknown(OTHER) && reader.version() > versions[0]);
+        assert_eq!(found(&reader), [PROMISES; 3]);
+    }
+
+    #[test]
+    fn a_cell_without_an_owner_keeps_its_promises() {
+        for places in [3, 5, 9, 17, 33, 64] {
+            let made = || Interest::of_cell(2, places, 16, 7);
+            let (interest, reader) = (made(), made());
+            let mut counts = InterestCounts::new(1, &interest);
+            counts.add(&interest, "want/+", Claim::Want);
+            counts.add(&interest, "promise/+", Claim::Want);
+            counts.add(&interest, "promise/+", Claim::Promise);
+            for place in 2..places {
+                reader.replace(place, &interest.snapshot()).expect("of the same table");
+            }
+            let [all, rest] = [u64::MAX >> (64 - places) & !3, u64::MAX >> (64 - places) & !7];
+            let of = |wants, promises| Interested { wants, promises };
+            assert_eq!(reader.shards(b"want/x"), of(all, 0));
+            let version = reader.version();
+            reader.keep_promises_only(2);
+            assert!(reader.version() > version);
+            assert_eq!(reader.shards(b"want/x"), of(rest, 0));
+            assert_eq!(reader.shards(b"promise/x"), of(all, all));
+            counts.add(&interest, "#", Claim::Want);
+            reader.replace(2, &interest.snapshot()).expect("of the same table");
+            reader.keep_promises_only(2);
+            assert_eq!(reader.shards(b"x"), NOBODY, "what the root wants goes as well");
+            counts.add(&interest, "#", Claim::Promise);
+            reader.replace(2, &interest.snapshot()).expect("of the same table");
+            reader.keep_promises_only(2);
+            assert_eq!(reader.shards(b"x"), PROMISES);
+        }
+    }
+
+    #[test]
+    fn what_is_of_a_larger_table_is_refused_and_changes_nothing() {
+        let reader = known(8);
+        let lanes = reader.lanes();
+        let error = Err(SummaryError::Lane { lane: lanes, lanes });
+        let snapshot = |lane| Snapshot::new(1, 2, Lanes::List(vec![0, lane])).expect("sound");
+        reader.set_unknown(OTHER);
+        assert_eq!(reader.replace(OTHER, &snapshot(lanes)), error);
+        assert!(reader.is_unknown(OTHER));
+        assert_eq!(reader.replace(OTHER, &snapshot(lanes - 1)), Ok(()));
+        let before = reader.version();
+        for change in [Change::Set { lane: lanes }, Change::Clear { lane: lanes }] {
+            let changes = [Change::Clear { lane: lanes - 1 }, change];
+            assert_eq!(reader.apply(OTHER, &changes), error);
+        }
+        for depth in [0, 32, 255] {
+            let changes = [Change::Clear { lane: lanes - 1 }, Change::Depth(depth)];
+            assert_eq!(reader.apply(OTHER, &changes), Err(SummaryError::Depth { depth }));
+        }
+        assert_eq!(reader.version(), before);
+        assert_eq!(reader.shards(b"x").promises, 4, "by the last lane, which is of the root");
+        assert_eq!(reader.apply(OTHER, &[Change::Clear { lane: lanes - 1 }]), Ok(()));
+        assert_eq!(reader.shards(b"x").promises, 0);
+    }
+
+    #[test]
+    fn depths_of_another_cell_are_counted_once() {
+        let (reader, [mut counts, _]) = cell(16);
+        let told = [Change::Depth(3), Change::Depth(3), Change::Depth(5)];
+        reader.apply(OTHER, &told).expect("sound");
+        counts.add(&reader, "a/b/c/#", Claim::Want);
+        let count = |depth: usize| reader.depths[depth].load(Ordering::Relaxed);
+        assert_eq!([count(3), count(5)], [2, 1]);
+        let snapshot = |depths| Snapshot::new(9, depths, Lanes::List(Vec::new())).expect("sound");
+        reader.replace(OTHER, &snapshot(1 << 3 | 1 << 4)).expect("sound");
+        assert_eq!([count(3), count(4), count(5)], [2, 1, 0]);
+        reader.replace(OTHER, &snapshot(0)).expect("sound");
+        assert_eq!([count(3), count(4), count(5)], [1, 0, 0]);
+    }
+
+    #[test]
+    fn a_table_without_other_cells_exports_nothing() {
+        let interest = Interest::of_cell(2, 2, 16, 7);
+        InterestCounts::new(0, &interest).add(&interest, "a/#", Claim::Want);
+        interest.release_clears(0);
+        assert_eq!(interest.exported(), 0);
+        assert_eq!(interest.snapshot().lanes().count(), 0);
+        assert_eq!(changes(&interest, 0), []);
+        assert_eq!(interest.changes_since(1, 1), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "place 1 is not another cell")]
+    fn a_shard_is_not_another_cell() {
+        cell(16).0.set_unknown(1);
+    }
+}

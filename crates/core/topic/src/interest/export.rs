@@ -217,7 +217,7 @@ const fn promise_of(lane: u32) -> u32 {
 /// no changes.
 const CLEAR_MS: u64 = 10_000;
 /// Clears that are looked at in a call, as shards wait for it: the others become due in the next.
-const CLEARS_AT_ONCE: usize = 16_384;
+pub(super) const CLEARS_AT_ONCE: usize = 16_384;
 /// Changes that can be asked for: 512 KiB. A reader that is further behind needs a snapshot, which
 /// is no larger with 2^20 buckets.
-const CHANGES_KEPT_MAX: usize = 65_536;
+pub(super) const CHANGES_KEPT_MAX: usize = 65_536;
