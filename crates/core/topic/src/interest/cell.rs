@@ -357,6 +357,21 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_clear_begins_when_the_last_shard_takes_its_claim_back() {
+        let (interest, [mut first, mut second]) = cell(16);
+        first.add(&interest, "a", Claim::Want);
+        second.add(&interest, "a", Claim::Want);
+        first.remove(&interest, "a", Claim::Want);
+        interest.release_clears(0);
+        second.remove(&interest, "a", Claim::Want);
+        interest.release_clears(5_000);
+        interest.release_clears(14_999);
+        assert_eq!(interest.exported(), 1);
+        interest.release_clears(15_000);
+        assert_eq!(interest.exported(), 2);
+    }
+
+    #[test]
     fn clears_are_released_in_portions() {
         let (interest, [mut counts, _]) = cell(22);
         let filters: Vec<String> = (0..20_000).map(|number| format!("{number}")).collect();
@@ -462,14 +477,19 @@ mod tests {
         assert_eq!(found(&reader), [PROMISES; 3]);
         reader.keep_promises_only(OTHER);
         assert_eq!(found(&reader), [PROMISES; 3]);
-        let versions = [reader.version()];
+        let version = reader.version();
         reader.replace(OTHER, &interest.snapshot()).expect("of the same table");
-        assert!(!reader.is_unknown(OTHER) && reader.version() > versions[0]);
+        assert!(!reader.is_unknown(OTHER) && reader.version() > version);
         assert_eq!(found(&reader), [WANTS, NOBODY, NOBODY]);
-        let versions = [reader.version()];
+        let version = reader.version();
+        reader.apply(OTHER, &changes(&interest, 0)).expect("of the same table");
+        assert!(reader.version() > version);
+        let version = reader.version();
         reader.set_unknown(OTHER);
-        assert!(reader.is_unknown(OTHER) && reader.version() > versions[0]);
+        assert!(reader.is_unknown(OTHER) && reader.version() > version);
         assert_eq!(found(&reader), [PROMISES; 3]);
+        reader.apply(OTHER, &changes(&interest, 0)).expect("of the same table");
+        assert!(reader.is_unknown(OTHER), "changes alone are not all claims");
     }
 
     #[test]
