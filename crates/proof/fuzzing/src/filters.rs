@@ -15,9 +15,19 @@ struct World {
     index: Index,
     interest: Interest,
     counts: InterestCounts,
+    cells: Cells,
     filters: BTreeSet<String>,
     retained: Retained<Kept>,
     stored: BTreeMap<String, usize>,
+}
+
+/// The same claims in a cell, and another cell that enters what has changed.
+struct Cells {
+    cell: Interest,
+    counts: InterestCounts,
+    reader: Interest,
+    entered: u64,
+    now_ms: u64,
 }
 
 struct Kept {
@@ -38,6 +48,7 @@ pub fn filters(input: &[u8]) {
         index: Index::new(1),
         interest,
         counts,
+        cells: Cells::new(),
         filters: BTreeSet::new(),
         retained: Retained::new(),
         stored: BTreeMap::new(),
@@ -65,6 +76,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "s/+\ns+/+\ns//#\np/finance\np//\np/",
         "ra/b\nra/c\nra\nr$SYS/a\nrb/c/d\nw#\nw+/c\nwa/#\nca/b\nw+/+\nw$SYS/#",
         "s$share/g/a\ns$share//a\ns$share/g\np$share/g/a",
+        "sa/+\nua/+\nsa/+\nua/+\npa/b\nsa/+\npa/b\nua/+\nsa/+\npa/b",
         "sa/b/c/+/d/e\npa/b/c/x/d/e\nu sa\nsa#\ns+a\ns#/a\np+\np#",
     ];
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
@@ -77,6 +89,7 @@ impl World {
         assert_eq!(outcome.is_first, self.filters.insert(filter.to_string()), "{filter}");
         if outcome.is_first {
             self.counts.add(&self.interest, filter, Claim::Want);
+            self.cells.counts.add(&self.cells.cell, filter, Claim::Want);
         }
     }
 
@@ -85,6 +98,7 @@ impl World {
         assert_eq!(outcome.is_some(), self.filters.remove(filter), "{filter}");
         if outcome.is_some() {
             self.counts.remove(&self.interest, filter, Claim::Want);
+            self.cells.counts.remove(&self.cells.cell, filter, Claim::Want);
         }
         assert_eq!(self.index.filter_count(), self.filters.len());
     }
@@ -103,6 +117,9 @@ impl World {
         let wants = self.interest.shards(topic.as_bytes()).wants;
         assert!(expected.is_empty() || wants == 1 << 5, "{topic} is missed");
         assert!(!self.filters.is_empty() || wants == 0, "{topic} is wanted by nobody");
+        let is_sent = self.cells.wants(topic);
+        assert!(expected.is_empty() || is_sent, "{topic} is missed in another cell");
+        assert!(!self.filters.is_empty() || !is_sent, "{topic} is wanted by no other cell");
     }
 
     fn retain(&mut self, topic: &str, number: usize) {
@@ -130,6 +147,27 @@ impl World {
         let mut expected = self.stored.clone();
         expected.retain(|topic, _| matches(filter, topic));
         assert_eq!(found, expected, "{filter}");
+    }
+}
+
+impl Cells {
+    fn new() -> Self {
+        let [cell, reader] = [(); 2].map(|()| Interest::of_cell(1, 2, 8, 1));
+        reader.replace(1, &cell.snapshot()).expect("of the same table");
+        Self { counts: InterestCounts::new(0, &cell), cell, reader, entered: 0, now_ms: 0 }
+    }
+
+    /// Does the other cell send a message of this topic? All clears are known there.
+    fn wants(&mut self, topic: &str) -> bool {
+        // One that was set and cleared again is held back once more.
+        for _ in 0..3 {
+            self.now_ms += 10_000;
+            self.cell.release_clears(self.now_ms);
+        }
+        let found = self.cell.changes_since(self.entered, usize::MAX).expect("few changes");
+        self.reader.apply(1, &found.changes).expect("of the same table");
+        self.entered = found.through;
+        self.reader.shards(topic.as_bytes()).wants != 0
     }
 }
 
