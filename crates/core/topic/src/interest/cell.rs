@@ -527,7 +527,7 @@ mod tests {
     fn what_is_of_a_larger_table_is_refused_and_changes_nothing() {
         let reader = known(8);
         let lanes = reader.lanes();
-        let error = Err(SummaryError::Lane { lane: lanes, lanes });
+        let error = Err(SummaryError::Lane { bit: lanes, bits: lanes });
         let snapshot = |lane| Snapshot::new(1, 2, Lanes::List(vec![0, lane])).expect("sound");
         reader.set_unknown(OTHER);
         assert_eq!(reader.replace(OTHER, &snapshot(lanes)), error);

@@ -20,7 +20,6 @@ impl BucketHasher {
         Self::Frozen(FrozenHasher::new(seed))
     }
 
-    #[inline]
     pub(super) fn hash(&self, text: &[u8]) -> u64 {
         match self {
             Self::Own(hasher) => hasher.hash_bytes(text),
@@ -41,8 +40,7 @@ impl FrozenHasher {
         Self { seed: seed ^ mix(seed ^ SECRET[0], SECRET[1]) }
     }
 
-    #[inline(never)]
-    fn hash(&self, text: &[u8]) -> u64 {
+    pub(super) fn hash(&self, text: &[u8]) -> u64 {
         let mut seed = self.seed;
         let length = text.len();
         let (first, second) = match length {

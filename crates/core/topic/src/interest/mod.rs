@@ -16,7 +16,7 @@ pub use counts::InterestCounts;
 pub use summary::{Change, Changes, Lanes, Snapshot, SummaryError};
 
 use self::cell::Cell;
-use self::hash::BucketHasher;
+use self::hash::{BucketHasher, FrozenHasher};
 use crate::filter::has_wildcard;
 
 /// A table of shard masks that all shards of a process share. Reading it is wait-free, a false
@@ -141,11 +141,27 @@ impl Interest {
     }
 
     /// The shards that may want `topic`, which must have passed [`crate::check_topic`].
+    #[inline]
     pub fn shards(&self, topic: &[u8]) -> Interested {
+        match &self.hasher {
+            BucketHasher::Own(hasher) => self.find(topic, |text| hasher.hash_bytes(text)),
+            BucketHasher::Frozen(hasher) => self.find_among_cells(topic, hasher),
+        }
+    }
+
+    /// Only here other cells can be unknown.
+    #[inline(never)]
+    fn find_among_cells(&self, topic: &[u8], hasher: &FrozenHasher) -> Interested {
         // First: a cell is known only after its claims are entered.
         let unknown = self.unknown.load(Ordering::Acquire);
-        let mut found = self.look_up(self.exact_place(topic));
+        let mut found = self.find(topic, |text| hasher.hash(text));
         found.join(Interested { wants: unknown, promises: unknown });
+        found
+    }
+
+    #[inline]
+    fn find(&self, topic: &[u8], hash: impl Fn(&[u8]) -> u64) -> Interested {
+        let mut found = self.look_up(self.exact_place(hash(topic)));
         // MQTT-4.7.2-1: the wildcards of the first level do not see topics that begin with `$`.
         if !topic.starts_with(b"$") {
             let [wants, promises] = &self.root;
@@ -154,7 +170,7 @@ impl Interest {
         }
         for (depth, prefix) in prefixes(topic).take(self.deepest.load(Ordering::Acquire)) {
             if self.depths[depth].load(Ordering::Acquire) > 0 {
-                found.join(self.look_up(self.prefix_place(prefix)));
+                found.join(self.look_up(self.prefix_place(hash(prefix))));
             }
         }
         found
@@ -164,25 +180,25 @@ impl Interest {
     /// any.
     fn place(&self, filter: &str) -> (usize, Option<usize>) {
         if !has_wildcard(filter) {
-            return (self.exact_place(filter.as_bytes()), None);
+            return (self.exact_place(self.hasher.hash(filter.as_bytes())), None);
         }
         let is_literal = |level: &str| level != "+" && level != "#";
         let literals = filter.split('/').take_while(|level| is_literal(level)).count();
         // Prefixes deeper than the table knows are entered by their upper levels, which is wider.
         match prefixes(filter.as_bytes()).take(literals).last() {
             None => (self.root_place(), None),
-            Some((depth, prefix)) => (self.prefix_place(prefix), Some(depth)),
+            Some((depth, prefix)) => (self.prefix_place(self.hasher.hash(prefix)), Some(depth)),
         }
     }
 
-    fn exact_place(&self, text: &[u8]) -> usize {
-        self.fold(self.hasher.hash(text))
+    fn exact_place(&self, hash: u64) -> usize {
+        self.fold(hash)
     }
 
     /// Prefixes live in a hash space of their own: the exact filter `a` and the prefix of `a/#`
     /// fall into different buckets.
-    fn prefix_place(&self, prefix: &[u8]) -> usize {
-        self.fold(!self.hasher.hash(prefix).rotate_left(32))
+    fn prefix_place(&self, hash: u64) -> usize {
+        self.fold(!hash.rotate_left(32))
     }
 
     /// One more than those of the table.

@@ -41,11 +41,11 @@ pub enum Lanes {
 /// Why what another cell has sent cannot be entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SummaryError {
-    #[error("lane {lane} of an interest summary: must be below {lanes}")]
-    Lane { lane: u32, lanes: u32 },
-    #[error("lane {next} follows lane {lane} in an interest summary: must be higher")]
-    Order { lane: u32, next: u32 },
-    #[error("{words} words of lanes in an interest summary: must be at most {WORDS_MAX}")]
+    #[error("bit {bit} in an interest summary: must be below {bits}")]
+    Lane { bit: u32, bits: u32 },
+    #[error("bit {next} follows bit {bit} in an interest summary: must be higher")]
+    Order { bit: u32, next: u32 },
+    #[error("{words} words of bits in an interest summary: must be at most {WORDS_MAX}")]
     Words { words: usize },
     #[error("depth {depth} in an interest summary: must be between 1 and {DEPTH_MAX}")]
     Depth { depth: u8 },
@@ -118,7 +118,7 @@ impl Lanes {
             Self::List(list) => {
                 let unsorted = list.windows(2).find(|pair| pair[0] >= pair[1]);
                 if let Some(pair) = unsorted {
-                    return Err(SummaryError::Order { lane: pair[0], next: pair[1] });
+                    return Err(SummaryError::Order { bit: pair[0], next: pair[1] });
                 }
                 list.last().map_or(Ok(()), |lane| check_lane(*lane, LANES_MAX))
             }
@@ -131,7 +131,7 @@ impl Lanes {
 }
 
 pub(super) fn check_lane(lane: u32, lanes: u32) -> Result<(), SummaryError> {
-    if lane < lanes { Ok(()) } else { Err(SummaryError::Lane { lane, lanes }) }
+    if lane < lanes { Ok(()) } else { Err(SummaryError::Lane { bit: lane, bits: lanes }) }
 }
 
 pub(super) fn check_depth(depth: u8) -> Result<(), SummaryError> {
@@ -167,9 +167,9 @@ mod tests {
     #[test]
     fn what_no_table_could_have_made_is_refused() {
         let of_list = |list: &[u32]| Snapshot::new(1, 0, Lanes::List(list.to_vec()));
-        assert_eq!(of_list(&[3, 3]), Err(SummaryError::Order { lane: 3, next: 3 }));
-        assert_eq!(of_list(&[4, 3]), Err(SummaryError::Order { lane: 4, next: 3 }));
-        let beyond = SummaryError::Lane { lane: LANES_MAX, lanes: LANES_MAX };
+        assert_eq!(of_list(&[3, 3]), Err(SummaryError::Order { bit: 3, next: 3 }));
+        assert_eq!(of_list(&[4, 3]), Err(SummaryError::Order { bit: 4, next: 3 }));
+        let beyond = SummaryError::Lane { bit: LANES_MAX, bits: LANES_MAX };
         assert_eq!(of_list(&[0, LANES_MAX]), Err(beyond));
         assert!(of_list(&[0, LANES_MAX - 1]).is_ok());
         let of_words = |words| Snapshot::new(1, 0, Lanes::Bitmap(vec![0; words]));
