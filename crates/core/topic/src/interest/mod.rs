@@ -156,6 +156,8 @@ impl Interest {
         let unknown = self.unknown.load(Ordering::Acquire);
         let mut found = self.find(topic, |text| hasher.hash(text));
         found.join(Interested { wants: unknown, promises: unknown });
+        // Another cell's promise is within its want, also if both have changed between two loads.
+        found.promises &= found.wants | mask_of(self.shards);
         found
     }
 
