@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cells;
 mod deliver;
 mod life;
 mod log;
@@ -32,6 +33,7 @@ mod words;
 
 pub use life::connect::Who;
 pub use log::facts as journal;
+pub use log::handovers::HandoverFlaw;
 pub use log::replay::{Replay, Restored, Unreadable};
 pub use observe::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX};
 pub use parts::client::CLIENT_BYTES;

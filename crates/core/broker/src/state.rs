@@ -92,8 +92,8 @@ impl Context {
         self.effects.send(shard, mail);
     }
 
-    pub(crate) fn send_to_others(&mut self, mail: &Mail) {
-        self.effects.send_to_others(mail);
+    pub(crate) fn send_to_shards(&mut self, mail: &Mail) {
+        self.effects.send_to_shards(mail);
     }
 
     pub(crate) fn report(&mut self, scope: Scope, event: Event) {
@@ -131,7 +131,11 @@ impl Context {
     /// By what the journal knows whose serial it is. `step` 1: of what is to be retained.
     pub(crate) fn source_of(&self, confirm: Confirm, step: u16) -> u16 {
         let kind = 2 * u16::from(confirm.is_will) + step;
-        self.shared.homes.source(kind, confirm.publisher.shard())
+        let (homes, publisher) = (self.shared.homes, confirm.publisher);
+        match publisher.shard() < homes.shards() {
+            true => homes.source(kind, publisher.shard()),
+            false => homes.source_at(kind, publisher.shard(), publisher.generation()),
+        }
     }
 
     /// The member's side: notifies the home of a group that a message is done, or comes back.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use broker::streams::StreamNews;
 use broker::{
-    AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
-    Scope, Shard, ShardId, Span, Traced,
+    AccessQuestion, Answer, Close, ConnectRequest, Event, Mail, Name, Place, Reauthenticate,
+    Reauthenticated, Scope, Shard, ShardId, Span, Traced,
 };
 use codec::Reason;
 
@@ -74,6 +74,11 @@ pub trait Host {
     /// What a shard reports of streams, in its order. A host may have no streams.
     fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
         drop((shard, news));
+    }
+
+    /// What a shard mails to another cell, in its order. A host may know of no other cell.
+    fn on_mail_for_cell(&mut self, from: ShardId, to: Place, mails: Vec<Mail>) {
+        drop((from, to, mails));
     }
 
     /// A shard has ended a connection, and what went with it ends, too.

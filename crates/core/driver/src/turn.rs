@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::{Mail, Numbers, Shard, ShardId, key_of};
+use broker::{Homes, Mail, Numbers, Shard, ShardId, key_of};
 use session::{NEVER, Outbox};
 use slab::Slab;
 
@@ -158,6 +158,8 @@ pub struct Driver<H: Host> {
     mailboxes: Arc<[Arc<Mailbox<H>>]>,
     /// Shard `n` lives on driver `n % drivers`, as its shard `n / drivers`.
     shards: Shards,
+    /// Of all drivers: mail for others is for other cells.
+    cell_shards: ShardId,
     connections: Slab<Connection<H>>,
     numbers: Numbers,
     buffer: Box<[u8]>,
@@ -200,7 +202,9 @@ pub struct Driver<H: Host> {
 impl<H: Host> Driver<H> {
     pub fn new(parts: DriverParts<H>) -> Self {
         let now = parts.host.now();
+        let homes = parts.shards.first().map(|shard| shard.shared().homes);
         let mut driver = Self {
+            cell_shards: homes.map_or(ShardId::MAX, Homes::shards),
             index: parts.index,
             mailbox: parts.mailboxes[parts.index].clone(),
             mailboxes: parts.mailboxes,
@@ -652,10 +656,13 @@ impl<H: Host> Driver<H> {
     fn post(&mut self) {
         let workers = self.mailboxes.len();
         for place in self.shards.marked() {
-            let effects = self.shards[place].effects_mut();
-            while let Some((to, mails)) = effects.next_batch() {
+            let shard = &mut self.shards[place];
+            let id = shard.id();
+            while let Some((to, mails)) = shard.effects_mut().next_batch() {
                 let index = usize::from(to) % workers;
-                if index == self.index {
+                if to >= self.cell_shards {
+                    self.host.on_mail_for_cell(id, to, mails);
+                } else if index == self.index {
                     self.local_mail.push((to, mails));
                 } else {
                     self.mailboxes[index].put(Item::Mail(to, mails));

@@ -213,7 +213,7 @@ pub fn overlap(one: &str, other: &str) -> bool {
 }
 
 /// Is there a wildcard level in this (valid) filter?
-pub(crate) fn has_wildcard(filter: &str) -> bool {
+pub fn has_wildcard(filter: &str) -> bool {
     filter.bytes().any(|byte| byte == b'+' || byte == b'#')
 }
 

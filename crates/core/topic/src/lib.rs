@@ -33,8 +33,8 @@ mod trie;
 
 pub use filter::{
     DELAYED, EXCLUSIVE, FILE, FILE_ASYNC, Filter, QUEUE, QUEUE_GROUP, SHARE, TopicError,
-    TopicLimits, canonical, check_filter, check_size, check_topic, matches, overlap, parse_filter,
-    reserved, without_share,
+    TopicLimits, canonical, check_filter, check_size, check_topic, has_wildcard, matches, overlap,
+    parse_filter, reserved, without_share,
 };
 pub use index::{FilterId, Index, Matches, Subscribed, Subscription, Unsubscribed};
 pub use interest::{Claim, Interest, InterestCounts, Interested, SHARDS_MAX};

@@ -52,10 +52,24 @@ impl Lab {
         self.restart();
     }
 
+    /// The same with an owner of a cell.
+    pub(crate) fn crash_as(&mut self, crash: Crash, epoch: u64) {
+        for disk in &mut self.disks {
+            disk.crash(crash);
+        }
+        let (settings, homes) = (self.shared.settings.clone(), self.shared.homes);
+        self.restart_with(Shared::of_cell(settings, homes, epoch, 7));
+    }
+
     /// New shards on the same disks.
     pub fn restart(&mut self) {
+        let homes = self.shared.homes;
+        self.restart_with(Shared::new(self.shared.settings.clone(), homes, 11));
+    }
+
+    fn restart_with(&mut self, shared: Arc<Shared>) {
+        self.shared = shared;
         let count = self.shared.homes.shards();
-        self.shared = Shared::new(self.shared.settings.clone(), Homes::of_one_cell(count), 11);
         open_scopes(&self.shared);
         self.shards =
             (0..count).map(|id| Shard::new(id, self.shared.clone(), Access::open())).collect();

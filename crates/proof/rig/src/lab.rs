@@ -45,7 +45,12 @@ impl Lab {
     }
 
     pub fn with(shard_count: u16, settings: Settings, access: Access) -> Self {
-        let shared = Shared::new(settings, Homes::of_one_cell(shard_count), 7);
+        Self::of(Shared::new(settings, Homes::of_one_cell(shard_count), 7), access)
+    }
+
+    /// The shards of a cell.
+    pub(crate) fn of(shared: Arc<Shared>, access: Access) -> Self {
+        let shard_count = shared.homes.shards();
         open_scopes(&shared);
         let shards =
             (0..shard_count).map(|id| Shard::new(id, shared.clone(), access.clone())).collect();
@@ -133,10 +138,11 @@ impl Lab {
 
     /// The same, but to one shard that hears nothing.
     fn deliver_mail_but(&mut self, deaf: Option<u16>) -> bool {
-        let mut batches = Vec::new();
+        let (mut batches, shard_count) = (Vec::new(), self.shards.len());
         for shard in &mut self.shards {
             for (to, mail) in shard.effects_mut().mail.iter_mut().enumerate() {
-                if !mail.is_empty() && deaf != Some(to as u16) {
+                // Mail for other cells waits for who carries it.
+                if !mail.is_empty() && deaf != Some(to as u16) && to < shard_count {
                     batches.push((to, std::mem::take(mail)));
                 }
             }
@@ -258,8 +264,10 @@ pub(crate) fn open_scopes(shared: &Shared) {
     }
 }
 
+/// For shards of its own cell.
 fn has_mail(shard: &Shard) -> bool {
-    shard.effects().mail.iter().any(|mail| !mail.is_empty())
+    let shards = usize::from(shard.shared().homes.shards());
+    shard.effects().mail.iter().take(shards).any(|mail| !mail.is_empty())
 }
 
 /// When the time of a laboratory begins.

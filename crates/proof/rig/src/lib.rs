@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cells;
 mod clients;
 mod got;
 mod journals;
@@ -16,6 +17,7 @@ mod quick_disk;
 mod requests;
 pub mod wire;
 
+pub use cells::{Cells, Way};
 pub use clients::{publish_numbers, read_all, texts};
 pub use got::{Got, Received};
 pub use journals::journal_settings;

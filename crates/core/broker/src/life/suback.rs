@@ -49,7 +49,7 @@ impl Context {
     /// Asks the other shards, behind all mail of this turn.
     pub(crate) fn ask_barrier(&mut self) {
         if let Some(number) = self.flow.barrier.next_question() {
-            self.send_to_others(&Mail::Ask { from: self.id, number });
+            self.effects.send_to_others(&Mail::Ask { from: self.id, number });
         }
     }
 }

@@ -83,7 +83,7 @@ impl Shard {
         let done = self.subscribe_portion(slot, subscribe, is_rest)?;
         let Done { is_shared, reasons, kept } = done;
         let packet_id = subscribe.packet_id;
-        if is_shared {
+        if is_shared || self.cx.shared.homes.has_other_cells() {
             self.answer_behind_barrier(slot, packet_id, reasons, kept);
         } else {
             let suback = Suback { packet_id, properties: Properties::EMPTY, reasons: &reasons };

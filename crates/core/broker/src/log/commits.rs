@@ -6,6 +6,7 @@ use session::Message;
 use storage::{Level, Position};
 
 use crate::Confirm;
+use crate::log::handovers::HandoverFlaw;
 use crate::log::store::Log;
 use crate::log::waiting::{Behind, Step};
 use crate::words::expected::Expected;
@@ -14,6 +15,16 @@ impl Log {
     /// The step may be done once the position is committed at the level.
     pub(crate) fn wait(&mut self, position: Position, level: Level, step: Step) {
         self.store.waiting.push(position, level, step);
+    }
+
+    /// Answers mail of a serial that this shard has had. What came first may not be committed yet:
+    /// another cell may have a new owner meanwhile, which sends it again. Some: there is nothing to
+    /// wait for.
+    pub(crate) fn answer_repetition(&mut self, level: Level, confirm: Confirm) -> Option<Confirm> {
+        if self.has_handover_flaw(HandoverFlaw::AnswersRepetitions) {
+            return Some(confirm);
+        }
+        self.store.waiting.push_behind_all(level, Step::Answer(confirm)).map(|_| confirm)
     }
 
     /// The next step that may be done.

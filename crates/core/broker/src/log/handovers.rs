@@ -46,6 +46,16 @@ pub(super) struct Handovers {
     pub(super) track: Track,
     /// After a start, until all that were under way are passed on again: new ones wait behind them.
     pub(super) is_resuming: bool,
+    pub(super) flaw: Option<HandoverFlaw>,
+}
+
+/// Faults that tests plant, to see that they are found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HandoverFlaw {
+    /// Mail that comes again is answered at once, though the first is not committed.
+    AnswersRepetitions,
+    /// A serial is noted only where something was kept.
+    NotesKeptOnly,
 }
 
 /// A QoS 2 packet id between PUBLISH and PUBREL.

@@ -7,7 +7,7 @@ use storage::{AppendError, Position};
 
 use crate::Confirm;
 use crate::log::facts::{Fact, Purpose};
-use crate::log::handovers::{Handover, Received};
+use crate::log::handovers::{Handover, HandoverFlaw, Received};
 use crate::log::messages::level_of;
 use crate::log::store::{Class, Loaded, Log};
 use crate::log::streams::ForStreams;
@@ -262,6 +262,15 @@ impl Log {
     pub(crate) fn has_seen(&self, source: u16, serial: u64) -> bool {
         let seen = self.store.seen.get(usize::from(source));
         serial != 0 && seen.is_some_and(|seen| serial <= seen.serial)
+    }
+
+    pub(crate) fn has_handover_flaw(&self, flaw: HandoverFlaw) -> bool {
+        self.store.handovers.flaw == Some(flaw)
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) const fn plant_handover_flaw(&mut self, flaw: HandoverFlaw) {
+        self.store.handovers.flaw = Some(flaw);
     }
 
     /// Remembers the serial of mail that was accepted.

@@ -89,6 +89,17 @@ impl Waiting {
         }
     }
 
+    /// Waits for what waits already. Some: nothing does.
+    pub(super) fn push_behind_all(&mut self, level: Level, step: Step) -> Option<Step> {
+        let lane = match level {
+            Level::Lazy | Level::Disk => &mut self.disk,
+            Level::Fsync => &mut self.fsync,
+        };
+        let Some((position, _)) = lane.back() else { return Some(step) };
+        lane.push_back((*position, step));
+        None
+    }
+
     pub(super) fn push_taken(&mut self, serial: u64, position: Position, level: Level) {
         self.line.push_back((Some((position, level)), Onward::Taken { serial }));
     }

@@ -76,7 +76,7 @@ impl Client {
             filters.iter().find(|filter| index.subscription(**filter, subscriber.slot()).is_some());
         let filter = own.map(|filter| Arc::<str>::from(index.text(*filter)));
         let Some(filter) = filter.expected() else { return false };
-        cx.send_to_others(&Mail::Pause { subscriber, filter: filter.clone(), bytes_min });
+        cx.send_to_shards(&Mail::Pause { subscriber, filter: filter.clone(), bytes_min });
         cx.flow.pauses.begin(subscriber, filter, bytes_min);
         cx.flow.pauses.look_ms = cx.flow.pauses.look_ms.min(now_ms + RECHECK_MS);
         true
@@ -98,7 +98,7 @@ impl Context {
 
     pub(crate) fn resume_publishers(&mut self, subscriber: SessionKey) {
         self.flow.pauses.end(subscriber);
-        self.send_to_others(&Mail::Resume { subscriber });
+        self.send_to_shards(&Mail::Resume { subscriber });
         // Those of this shard go on when this event is done, as those of others do.
         self.send(self.id, Mail::Resume { subscriber });
     }

@@ -1,5 +1,6 @@
 //! What a shard has its driver carry out, and its mail to the other shards.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use codec::Reason;
@@ -8,6 +9,7 @@ use session::Outbox;
 
 use crate::parts::client::Pace;
 use crate::parts::windows::CreditWindows;
+use crate::words::homes::Place;
 use crate::words::stream_set::StreamNews;
 use crate::{
     AccessQuestion, Answer, Event, Mail, Metrics, SPANS_MAX, Scope, SessionKey, ShardId, Shared,
@@ -148,10 +150,20 @@ impl Effects {
         }
     }
 
+    /// To the other shards of this cell.
+    pub(crate) fn send_to_shards(&mut self, mail: &Mail) {
+        self.send_to(0..self.shared.homes.shards(), mail);
+    }
+
+    /// To those, and to the other cells.
     pub(crate) fn send_to_others(&mut self, mail: &Mail) {
-        for shard in 0..self.shared.homes.places() {
-            if shard != self.id {
-                self.send(shard, mail.clone());
+        self.send_to(0..self.shared.homes.places(), mail);
+    }
+
+    fn send_to(&mut self, places: Range<Place>, mail: &Mail) {
+        for place in places {
+            if place != self.id {
+                self.send(place, mail.clone());
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use session::{Account, MemoryKind, Message, Pot};
-use topic::{Child, Cursor};
+use topic::{Child, Cursor, has_wildcard};
 
 use crate::parts::effects::Effects;
 use crate::parts::packed::Kept;
@@ -283,8 +283,4 @@ fn count(topic: Name<'_>, messages: i64, bytes: i64, effects: &Effects) {
 
 fn is_own(topic: &str) -> bool {
     topic.starts_with("$SYS/")
-}
-
-pub(crate) fn has_wildcard(filter: &str) -> bool {
-    filter.contains(['+', '#'])
 }

@@ -153,6 +153,15 @@ impl Shard {
             reason = Reason::SUCCESS;
         }
         let is_current = client.connection == confirm.connection && client.session.is_online();
+        if reason == Reason::SERVER_SHUTTING_DOWN {
+            // Whether another cell has delivered it is not known. On another connection the same
+            // packet id counts as accepted: it must not be delivered twice (MQTT-4.3.3).
+            reason = Reason::SUCCESS;
+            if is_current {
+                cx.doomed.push((client.key.slot(), Ended::CellLost));
+                return;
+            }
+        }
         cx.buffers.lend(client);
         let Confirm { connection, ack_number, respondent, .. } = confirm;
         if is_current {

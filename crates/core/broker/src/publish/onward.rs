@@ -8,6 +8,7 @@ use codec::Reason;
 use session::{Message, Respondent};
 
 use crate::deliver::copies::Routed;
+use crate::log::handovers::HandoverFlaw;
 use crate::log::messages::level_of;
 use crate::log::store::Loaded;
 use crate::log::waiting::{Behind, Onward, Step};
@@ -167,8 +168,8 @@ impl Shard {
         if confirm.is_some() && self.has_late_mail() {
             return self.put_off_mail(Mail::Publish { message, confirm, owner });
         }
-        if self.is_repetition(confirm) {
-            return self.cx.answer(confirm, Reason::SUCCESS, message);
+        if let Some(confirm) = confirm.filter(|confirm| self.has_had(*confirm, 0)) {
+            return self.answer_repetition(confirm, message);
         }
         let delivered = self.deliver_mailed(&message, confirm, owner);
         match (delivered.refused, delivered.kept, confirm) {
@@ -184,14 +185,36 @@ impl Shard {
                     log.wait(position, level, Step::Answer(confirm));
                 }
             }
-            (None, ..) if delivered.matched => self.cx.answer(confirm, Reason::SUCCESS, message),
-            (None, ..) => self.cx.answer(confirm, Reason::NO_MATCHING_SUBSCRIBERS, message),
+            (None, ..) => {
+                // Should it be sent again, this shard may still have those who have got it: another
+                // cell ends alone.
+                if let (Some(confirm), Some(log)) = (confirm, &mut self.log)
+                    && confirm.serial != 0
+                    && !log.has_handover_flaw(HandoverFlaw::NotesKeptOnly)
+                {
+                    log.note_seen(self.cx.source_of(confirm, 0), confirm.serial);
+                }
+                let reason = match delivered.matched {
+                    true => Reason::SUCCESS,
+                    false => Reason::NO_MATCHING_SUBSCRIBERS,
+                };
+                self.cx.answer(confirm, reason, message);
+            }
         }
     }
 
-    /// Mail of a serial that this shard has had: nothing is to be done for it again.
-    fn is_repetition(&self, confirm: Option<Confirm>) -> bool {
-        let (Some(confirm), Some(log)) = (confirm, &self.log) else { return false };
-        log.has_seen(self.cx.source_of(confirm, 0), confirm.serial)
+    /// Mail of a serial that this shard has had: nothing is to be done for it again. `step` 1: of
+    /// what is to be retained.
+    pub(crate) fn has_had(&self, confirm: Confirm, step: u16) -> bool {
+        let Some(log) = &self.log else { return false };
+        log.has_seen(self.cx.source_of(confirm, step), confirm.serial)
+    }
+
+    pub(crate) fn answer_repetition(&mut self, confirm: Confirm, message: Message) {
+        let level = level_of(message.level());
+        let Some(log) = &mut self.log else { return };
+        if log.answer_repetition(level, confirm).is_some() {
+            self.cx.answer(Some(confirm), Reason::SUCCESS, message);
+        }
     }
 }

@@ -192,9 +192,11 @@ impl Shard {
         while others != 0 {
             let shard = others.trailing_zeros() as u16;
             others &= others - 1;
+            // Another cell answers when it has received it.
             // One that was taken on may be mailed again after a crash: who has kept it meanwhile,
             // though nobody there was promised it yet, has to know it by its serial.
-            let promises = interested.promises & (1 << shard) != 0;
+            let promises =
+                interested.promises & (1 << shard) != 0 || shard >= self.cx.shared.homes.shards();
             let is_awaited = |asked: &&mut Asked| promises || asked.confirm().serial != 0;
             let owner = self.owner_number(message, asked.as_deref());
             let confirm = asked.as_deref_mut().filter(is_awaited).map(|a| a.ask_shard(shard));

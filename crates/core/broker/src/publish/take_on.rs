@@ -174,6 +174,7 @@ impl Shard {
     /// once.
     pub(super) fn is_awaited(&mut self, message: &Message) -> bool {
         self.log.is_none()
+            || self.cx.shared.homes.has_other_cells()
             || message.level() > 0
             || self.cx.shared.settings.rejects
             || self.lacks_room_to_retain(message)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use codec::{QoS, Reason, RetainHandling, SubscribeOptions};
 use policy::Action;
 use session::{Account, Delivery, Message, Respondent, Sent, Terms};
-use topic::Subscription;
+use topic::{Subscription, has_wildcard};
 
 use crate::Shard;
 use crate::deliver::copies::{Routed, identifiers_of};
@@ -16,7 +16,7 @@ use crate::deliver::kept::unlogged;
 use crate::log::facts::Origin;
 use crate::parts::client::{AskedPage, Client, Extras};
 use crate::parts::notices::Subject;
-use crate::parts::retained::{PAGE_MESSAGES, has_wildcard};
+use crate::parts::retained::PAGE_MESSAGES;
 use crate::words::asked::Asked;
 use crate::words::clearing::frees_room;
 use crate::words::expected::Expected;
@@ -166,8 +166,8 @@ impl Shard {
         }
         let serial = confirm.map_or(0, |confirm| confirm.serial);
         let source = confirm.map_or(0, |confirm| self.cx.source_of(confirm, 1));
-        if self.log.as_ref().is_some_and(|log| log.has_seen(source, serial)) {
-            return self.cx.answer(confirm, Reason::SUCCESS, message);
+        if let Some(confirm) = confirm.filter(|confirm| self.has_had(*confirm, 1)) {
+            return self.answer_repetition(confirm, message);
         }
         let has_room = self.retained.has_room_for(&message, owner.as_ref(), &self.cx.effects);
         let is_clear = message.payload().is_empty();
@@ -283,6 +283,7 @@ impl Shard {
             ask: extras.retained_asks,
             page: 0,
             after: None,
+            shard: 0,
         };
         if has_wildcard(filter) {
             for home in 0..self.cx.shared.homes.places() {

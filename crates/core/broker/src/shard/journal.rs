@@ -131,6 +131,12 @@ impl Shard {
         self.log.iter_mut().for_each(|log| log.plant_stream_flaw(flaw));
     }
 
+    /// Plants a fault in what the journal knows of messages that come again.
+    #[cfg(feature = "testing")]
+    pub fn plant_handover_flaw(&mut self, flaw: crate::HandoverFlaw) {
+        self.log.iter_mut().for_each(|log| log.plant_handover_flaw(flaw));
+    }
+
     /// The owner of streams has an order, answered by [`crate::Effects::stream_news`].
     pub fn on_stream_order(&mut self, order: StreamOrder, now_ms: u64) {
         self.cx.now_ms = now_ms;

@@ -38,6 +38,9 @@ type Accounts = BTreeMap<u32, Arc<Account>>;
 /// Subscriptions that do not go back as far as their session: the serial they count from.
 type Since = HashMap<(u32, FilterId), u64, FixedState>;
 
+/// Serials that an owner of a cell has, as a power of two: a million per second for twelve days.
+const SERIAL_BITS: u32 = 40;
+
 impl Shard {
     /// Joins the shard's journal and rebuilds the state that it holds. `limits` hold for restored
     /// sessions until their clients connect again.
@@ -68,6 +71,7 @@ impl Shard {
         self.restore_groups(&mut replay);
         self.restore_retained(&mut replay);
         let messages = self.restore_messages(&mut replay, &since);
+        self.begin_serials();
         self.announce_seen();
         self.announce_all_waiting();
         let metrics = &self.cx.metrics;
@@ -237,13 +241,23 @@ impl Shard {
         log.end_restore(replay, since)
     }
 
+    /// In a cluster of several cells each owner begins above all serials that those before can have
+    /// mailed, whoever of the others could be asked.
+    fn begin_serials(&mut self) {
+        let epoch = self.cx.shared.epoch;
+        if let Some(log) = self.log.as_mut().filter(|_| epoch > 0) {
+            log.skip_serials(epoch << SERIAL_BITS);
+        }
+    }
+
     /// Tells the other shards which of their serials have come here.
     fn announce_seen(&mut self) {
         let Self { cx, log: Some(log), .. } = self else { return };
         let homes = cx.shared.homes;
         for (source, serial) in log.seen().into_iter().enumerate() {
             let place = homes.place_of(homes.sender_of(source as u16));
-            if serial > 0 && place != cx.id {
+            // Other cells begin above all their serials of earlier lives.
+            if serial > 0 && place != cx.id && place < homes.shards() {
                 cx.send(place, Mail::Seen { serial });
             }
         }
@@ -255,8 +269,10 @@ impl Shard {
 pub fn settle(shards: &mut [Shard], now_ms: u64) {
     loop {
         let mut mails = Vec::new();
+        let count = shards.len();
         for shard in shards.iter_mut() {
-            for (to, mail) in shard.effects_mut().mail.iter_mut().enumerate() {
+            // What is for other cells waits for links.
+            for (to, mail) in shard.effects_mut().mail.iter_mut().enumerate().take(count) {
                 mails.extend(mail.drain(..).map(|mail| (to, mail)));
             }
         }

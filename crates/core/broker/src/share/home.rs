@@ -179,7 +179,7 @@ impl Group {
     fn announce_waiting(&mut self, cx: &mut Context) {
         let any = !self.queue.is_empty();
         if std::mem::replace(&mut self.is_announced, any) != any {
-            cx.send_to_others(&Mail::Waiting { group: self.name.key, any });
+            cx.send_to_shards(&Mail::Waiting { group: self.name.key, any });
         }
     }
 

@@ -41,7 +41,7 @@ impl Shard {
         if is_new {
             name.add_member();
         }
-        self.cx.send_to_others(&Mail::Join { group: name, member });
+        self.cx.send_to_shards(&Mail::Join { group: name, member });
         let number = self.groups.number(key).unwrap_or_default();
         let filter = self.groups.get(number).map_or(FilterId(0), |group| group.filter);
         (Listed::new(filter, number + 1), is_new)
@@ -86,7 +86,7 @@ impl Shard {
             cx.flow.work.charge_for(Task::Membership(cx.shared.homes.places()));
             group.members.note_online(client.key);
             let (group, member) = (group.name.key, client.key);
-            cx.send_to_others(&Mail::Online { group, member });
+            cx.send_to_shards(&Mail::Online { group, member });
         }
     }
 
@@ -110,7 +110,7 @@ impl Shard {
         let Some(group) = self.groups.get(number).expected() else { return };
         let key = group.name.key;
         self.cx.flow.work.charge_for(Task::Membership(self.cx.shared.homes.places()));
-        self.cx.send_to_others(&Mail::Leave { group: key, member });
+        self.cx.send_to_shards(&Mail::Leave { group: key, member });
         self.remove_member(number, member);
     }
 

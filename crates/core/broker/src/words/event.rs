@@ -33,6 +33,8 @@ pub enum Ended {
     },
     /// The journal is out of service, and can keep no promise any more.
     JournalFailed,
+    /// Another cell had a new owner, and may have delivered a QoS 2 message of this publisher.
+    CellLost,
     /// The journal could not take the session, and the CONNACK has said so.
     NotKept,
     /// The broker is stopping.
@@ -67,6 +69,7 @@ impl Ended {
             Self::Crowded => "memory_full",
             Self::LargestConsumer { .. } => "largest_consumer",
             Self::JournalFailed | Self::NotKept => "log_unavailable",
+            Self::CellLost => "cell_lost",
             Self::Shutdown => "server_shutting_down",
             Self::Administrative => "administrative_action",
             Self::PacketLimitTooLow => "packet_too_large",
@@ -91,7 +94,7 @@ impl Ended {
             }
             Self::JournalFailed => Reason::IMPLEMENTATION_SPECIFIC_ERROR,
             Self::NotKept => Reason::SERVER_UNAVAILABLE,
-            Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
+            Self::CellLost | Self::Shutdown => Reason::SERVER_SHUTTING_DOWN,
             // 0x8A, banned, is for the CONNACK only (section 2.4).
             Self::Administrative | Self::Banned => Reason::ADMINISTRATIVE_ACTION,
             Self::PacketLimitTooLow => Reason::PACKET_TOO_LARGE,

@@ -4,7 +4,7 @@
 //! its home in one shard of one cell, by its hash. To the shards of a cell, another cell is one
 //! more place that mail goes to, whatever shard there has the home.
 
-use crate::ShardId;
+use crate::{Name, ShardId};
 
 /// The cells of a cluster, and which of them this one is. A broker that is not in a cluster is one
 /// cell.
@@ -58,9 +58,17 @@ impl Homes {
         homes
     }
 
+    pub const fn cells(self) -> u16 {
+        self.cells
+    }
+
     /// The shards of this cell, and of any.
     pub const fn shards(self) -> ShardId {
         self.shards
+    }
+
+    pub const fn has_other_cells(self) -> bool {
+        self.cells > 1
     }
 
     pub const fn places(self) -> Place {
@@ -81,6 +89,12 @@ impl Homes {
     /// The number of a shard of this cell among them. It is in the journal.
     pub(crate) const fn source(self, kind: u16, shard: ShardId) -> u16 {
         kind * self.virtual_shards() + self.cell * self.shards + shard
+    }
+
+    /// The same of a shard of the cell at this place.
+    pub(crate) fn source_at(self, kind: u16, place: Place, shard: ShardId) -> u16 {
+        let cell = self.cell_at(place).unwrap_or(self.cell);
+        kind * self.virtual_shards() + cell * self.shards + shard
     }
 
     pub(crate) const fn sender_of(self, source: u16) -> Home {
@@ -105,6 +119,16 @@ impl Homes {
         } else {
             self.shards + home.cell - 1
         }
+    }
+
+    /// Where mail for another cell goes to.
+    pub const fn place_of_cell(self, cell: u16) -> Place {
+        self.place_of(Home { cell, shard: 0 })
+    }
+
+    /// The cell of a client id.
+    pub fn cell_of_client(self, id: &str) -> u16 {
+        Name::first(id).home_of_client(self).cell
     }
 
     /// The cell behind a place. None: a shard of this one.

@@ -8,6 +8,7 @@ use topic::Cursor;
 
 use crate::Scope;
 use crate::words::group_names::GroupName;
+use crate::words::homes::Place;
 use crate::words::member::Member;
 
 /// What counts whole of a message that can wait in a queue.
@@ -30,6 +31,10 @@ impl SessionKey {
 
     pub const fn shard(self) -> ShardId {
         (self.0 >> 48) as u16
+    }
+
+    pub(crate) const fn generation(self) -> u16 {
+        (self.0 >> 32) as u16
     }
 
     pub(crate) const fn slot(self) -> u32 {
@@ -71,8 +76,8 @@ pub struct Confirm {
 #[derive(Clone, Debug)]
 pub struct RetainedQuery {
     pub subscriber: SessionKey,
-    /// The shard that is asked.
-    pub home: ShardId,
+    /// The place that is asked.
+    pub home: Place,
     /// Of the subscriber, and thus of the filter.
     pub scope: Scope,
     /// Only to look the messages up: the subscriber knows its page by the number.
@@ -82,6 +87,8 @@ pub struct RetainedQuery {
     /// The page that comes next, by its number among all that the subscriber's shard asks for.
     pub page: u64,
     pub after: Option<Cursor>,
+    /// If the home is another cell: which shard there is asked next.
+    pub shard: ShardId,
 }
 
 /// How a message of a shared group has come to a member.

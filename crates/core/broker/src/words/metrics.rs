@@ -268,6 +268,8 @@ metrics! {
         "Wills that were published.";
     mail_sent: Counter "quelea_mail_sent_total",
         "Messages that shards sent to other shards.";
+    mail_lost: Counter "quelea_mail_lost_total",
+        "Messages of QoS 0, and wills beyond 65,536, that were dropped because another cell had no owner.";
     mail_waits: Counter "quelea_mail_waits_total",
         "Times that a publisher was paused until another shard had processed its messages.";
     incoming_waits: Counter "quelea_incoming_waits_total",

@@ -114,7 +114,11 @@ impl<'a> Name<'a> {
 
     /// The place that keeps what has this name. Of a client id see [`Name::home_of_client`].
     pub(crate) fn place(self, homes: Homes) -> Place {
-        homes.place_of(homes.of(stable_hash(self.scope, &[self.text.as_bytes()])))
+        homes.place_of(self.home(homes))
+    }
+
+    pub(crate) fn home(self, homes: Homes) -> Home {
+        homes.of(stable_hash(self.scope, &[self.text.as_bytes()]))
     }
 
     /// The shard that keeps the session of a client id. Its cell follows from the text alone: it

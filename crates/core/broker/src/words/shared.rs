@@ -21,6 +21,8 @@ const INTEREST_BUCKETS_LOG2: u8 = 20;
 pub struct Shared {
     pub settings: Settings,
     pub homes: Homes,
+    /// How often this cell has had a new owner. 0: it is not in a cluster.
+    pub(crate) epoch: u64,
     /// Which places may want a topic.
     pub interest: Interest,
     pub metrics: Box<[Arc<Metrics>]>,
@@ -49,6 +51,15 @@ pub struct Shared {
     journals_left: Box<[AtomicU64]>,
     /// What each may hold of them.
     journals_most: Box<[AtomicU64]>,
+}
+
+/// One cell has a table of its own. Those of several cells have the same buckets.
+fn interest_of(homes: Homes, seed: u64) -> Interest {
+    let (shards, places) = (homes.shards(), homes.places());
+    match homes.has_other_cells() {
+        false => Interest::new(shards, INTEREST_BUCKETS_LOG2, seed),
+        true => Interest::of_cell(shards, places, INTEREST_BUCKETS_LOG2, seed),
+    }
 }
 
 /// When only this part of a journal is left, also those who have less than their share, or have it
@@ -127,7 +138,13 @@ impl JournalSpace {
 }
 
 impl Shared {
+    /// Of a broker that is not in a cluster of several cells.
     pub fn new(settings: Settings, homes: Homes, seed: u64) -> Arc<Self> {
+        Self::of_cell(settings, homes, 0, seed)
+    }
+
+    /// `epoch`: of this owner of the cell, above those of all before. `seed`: of all cells.
+    pub fn of_cell(settings: Settings, homes: Homes, epoch: u64, seed: u64) -> Arc<Self> {
         let Settings { queues_bytes_max, sessions_bytes_max, .. } = settings;
         // Who may have how much of the last three is decided where they are asked for.
         let retained_bytes_max = settings.retained_bytes_max;
@@ -135,7 +152,8 @@ impl Shared {
         Arc::new(Self {
             settings,
             homes,
-            interest: Interest::new(homes.places(), INTEREST_BUCKETS_LOG2, seed),
+            epoch,
+            interest: interest_of(homes, seed),
             ledger: Ledger::new(pots),
             metrics: (0..homes.shards()).map(|_| Arc::default()).collect(),
             seed,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use broker::streams::{StreamNews, StreamOrder};
 use broker::{
-    AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
-    Scope, Shard, ShardId, Span, Traced,
+    AccessQuestion, Answer, Close, ConnectRequest, Event, Mail, Name, Place, Reauthenticate,
+    Reauthenticated, Scope, Shard, ShardId, Span, Traced,
 };
 use codec::Reason;
 
@@ -61,6 +61,8 @@ pub struct Reports {
     pub spans_lost: u64,
     /// For the owner of streams, each of a shard.
     pub streams: Vec<(ShardId, Vec<StreamNews>)>,
+    /// For other cells, each of a shard.
+    pub for_cells: Vec<(ShardId, Place, Vec<Mail>)>,
 }
 
 /// Answers those who authenticate anew.
@@ -235,6 +237,10 @@ impl Host for MemoryHost {
 
     fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
         self.reports.borrow_mut().streams.push((shard, news));
+    }
+
+    fn on_mail_for_cell(&mut self, from: ShardId, to: Place, mails: Vec<Mail>) {
+        self.reports.borrow_mut().for_cells.push((from, to, mails));
     }
 
     fn on_close(&mut self, _shard: ShardId, _close: &Close) {}

@@ -236,6 +236,7 @@ fn filters_of(reported: &ReportedFilters, have_qos: bool) -> Value {
 }
 
 const DENIED: &str = "a PUBLISH or SUBSCRIBE was denied (access.deny_action)";
+const CELL_LOST: &str = "another cell had a new owner, and may have delivered a QoS 2 message";
 const REVOKED: &str = "the entry of the client in the registry was changed or deleted";
 
 /// The row of the table, the word that Azure Event Grid has for it, and a sentence.
@@ -302,6 +303,7 @@ fn how_it_ended(ended: &Ended) -> (&'static EventKind, &'static str, Cow<'static
             );
             return (&table::CLOSED_AT_LIMIT, "QuotaExceeded", detail.into());
         }
+        Ended::CellLost => (&table::CLOSED_AT_LIMIT, "ServerError", CELL_LOST),
         Ended::JournalFailed | Ended::NotKept => {
             (&table::CLOSED_AT_LIMIT, "ServerError", "the durable log is out of service")
         }
@@ -385,6 +387,7 @@ pub(super) mod tests {
             Ended::Crowded,
             Ended::LargestConsumer { bytes: 5, owner_bytes: 9 },
             Ended::JournalFailed,
+            Ended::CellLost,
             Ended::NotKept,
             Ended::Shutdown,
             Ended::Administrative,

@@ -1,0 +1,107 @@
+//! What the shards of this cell have asked another cell, and it has not answered.
+
+use std::collections::BTreeMap;
+
+use codec::{QoS, Reason};
+
+use crate::{Confirm, Mail, ShardId};
+
+/// All of them, by their numbers. Bounded by the credit windows of the shards; what nobody waits
+/// for by [`UNAWAITED_MAX`].
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    by_number: BTreeMap<u64, Request>,
+    unawaited: usize,
+    last: u64,
+}
+
+/// Wills and messages of the broker itself that wait for a cell without an owner. Policy: further
+/// ones are dropped and counted.
+const UNAWAITED_MAX: usize = 65_536;
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) from: ShardId,
+    pub(super) since_ms: u64,
+    /// An owner of the other cell may have had it.
+    pub(super) was_sent: bool,
+    /// What the shard has mailed.
+    pub(super) mail: Mail,
+}
+
+impl Requests {
+    /// None: there are too many for whose answer nobody waits.
+    pub(super) fn push(&mut self, from: ShardId, mail: Mail, now_ms: u64) -> Option<u64> {
+        let request = Request { from, since_ms: now_ms, was_sent: false, mail };
+        if request.is_unawaited() {
+            if self.unawaited >= UNAWAITED_MAX {
+                return None;
+            }
+            self.unawaited += 1;
+        }
+        self.last += 1;
+        self.by_number.insert(self.last, request);
+        Some(self.last)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Request> {
+        self.by_number.get_mut(&number)
+    }
+
+    pub(super) fn take(&mut self, number: u64) -> Option<Request> {
+        let request = self.by_number.remove(&number)?;
+        self.unawaited -= usize::from(request.is_unawaited());
+        Some(request)
+    }
+
+    /// In the order in which they were asked.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Request)> {
+        self.by_number.iter_mut().map(|(number, request)| (*number, request))
+    }
+
+    /// Takes out those that are so, in their order. Somebody waits for their answers.
+    pub(super) fn take_if(&mut self, is_so: impl Fn(&Request) -> bool) -> Vec<Request> {
+        self.by_number.extract_if(.., |_, request| is_so(request)).map(|(_, it)| it).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+}
+
+impl Request {
+    const fn confirm(&self) -> Option<&Confirm> {
+        match &self.mail {
+            Mail::Publish { confirm, .. } | Mail::Retain { confirm, .. } => confirm.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Could a message be delivered twice that must not be, if another owner had it as well? A will
+    /// may, for which nobody waits.
+    pub(super) fn may_not_repeat(&self) -> bool {
+        let is_exact = self.mail.message().is_some_and(|it| it.qos() == QoS::ExactlyOnce);
+        self.was_sent && is_exact && self.confirm().is_some_and(|it| it.serial == 0)
+    }
+
+    /// May its publisher be refused? What was taken on may not, and a will has nobody to refuse.
+    pub(super) fn may_be_refused(&self) -> bool {
+        self.confirm().is_some_and(|confirm| confirm.serial == 0)
+    }
+
+    /// Nobody waits for the answer.
+    fn is_unawaited(&self) -> bool {
+        self.mail.message().is_some() && self.confirm().is_none()
+    }
+
+    /// The answer for the shard that has asked.
+    pub(super) fn answered(self, reason: Reason) -> Option<(ShardId, Mail)> {
+        let (Mail::Publish { message, confirm, .. } | Mail::Retain { message, confirm, .. }) =
+            self.mail
+        else {
+            return None;
+        };
+        let refused = reason.is_error().then_some(message);
+        Some((self.from, Mail::Confirmed { confirm: confirm?, reason, refused }))
+    }
+}
