@@ -1,6 +1,6 @@
 //! The ends of a broker, its starts, and what else befalls it in a durable world.
 
-use broker::{Durability, Replay, Shard, ShardId, settle};
+use broker::{Durability, HandoverFlaw, Replay, Shard, ShardId, settle};
 use driver::Item;
 use storage::testing::Crash;
 use storage::{Command, Journal, JournalFlaw, Recovered, Status};
@@ -57,7 +57,7 @@ enum End {
 
 impl Calamities {
     pub(crate) fn new(options: Options, random: &mut Random) -> Self {
-        if options.calm {
+        if options.calm || options.cells {
             return Self::default();
         }
         let sabotage = options.sabotage;
@@ -250,12 +250,16 @@ impl World {
 
     /// The power goes right behind an answer, if it likes.
     pub(crate) fn crash_at_once(&mut self) -> Result<(), String> {
-        let may_crash = self.disks.is_some() && self.calamities.crash_percent > 0;
+        let has_power = self.disks.is_some() && self.cells.is_none();
+        let may_crash = has_power && self.calamities.crash_percent > 0;
         if may_crash && self.crowd.chance(10) { self.crash(End::Power) } else { Ok(()) }
     }
 
     /// One last crash, when all is at rest.
     pub(crate) fn crash_at_the_end(&mut self) -> Result<(), String> {
+        if self.cells.is_some() {
+            return self.end_each_cell();
+        }
         if self.cluster.is_some() {
             return self.kill_at_the_end();
         }
@@ -270,22 +274,35 @@ impl World {
             End::Orderly => self.shut_down()?,
             _ => self.random.chance(40) && self.let_sync()?,
         };
+        self.end_by(end, has_synced, took_less)?;
+        self.now_ms += DOWN_MS[self.random.below(DOWN_MS.len())];
+        self.oracle.now_ms = self.now_ms;
+        self.start()
+    }
+
+    /// The broker of the current cell ends, and its next owner has not begun.
+    pub(crate) fn end_current_cell(&mut self) -> Result<(), String> {
+        let end = if self.random.chance(50) { End::Power } else { End::Kill };
+        self.end_by(end, false, false)
+    }
+
+    fn end_by(&mut self, end: End, has_synced: bool, took_less: bool) -> Result<(), String> {
         self.cut_all_connections()?;
         let crash = if end == End::Power { Crash::Power } else { Crash::Kill };
         self.crash_disks(crash, has_synced)?;
         if !has_synced || took_less {
             // Who came and went last may be unknown to the next process, and a journal that is full
             // or has failed may not have been told at all.
-            self.clients.iter_mut().for_each(|client| client.fate.forget_connections(took_less));
+            for who in self.clients_of_current() {
+                self.clients[who].fate.forget_connections(took_less);
+            }
         }
         match end {
             End::Orderly => self.toll.orderly_ends += 1,
             End::Kill => self.toll.kills += 1,
             End::Power => self.toll.power_cuts += 1,
         }
-        self.now_ms += DOWN_MS[self.random.below(DOWN_MS.len())];
-        self.oracle.now_ms = self.now_ms;
-        self.start()
+        Ok(())
     }
 
     /// `has_synced`: what had been written is on the medium.
@@ -296,7 +313,9 @@ impl World {
         }
         let loses_written = crash == Crash::Power && !has_synced;
         let kept = if loses_written { Durability::Fsync } else { Durability::Disk };
-        self.oracle.on_crash(kept, has_synced);
+        let hit: Vec<u32> =
+            self.clients_of_current().into_iter().map(|who| self.clients[who].number).collect();
+        self.oracle.on_crash(kept, has_synced, |client| hit.contains(&client));
         if self.oracle.terms.level < kept {
             // Nobody can tell what the broker still knows of the sessions.
             for client in self.clients.iter_mut().filter(|client| client.is_persistent()) {
@@ -309,7 +328,7 @@ impl World {
 
     /// What was on its way to the clients still comes, in part.
     fn cut_all_connections(&mut self) -> Result<(), String> {
-        (0..self.clients.len()).try_for_each(|who| self.lose_process(who))?;
+        self.clients_of_current().into_iter().try_for_each(|who| self.lose_process(who))?;
         self.mob.lose_connections();
         Ok(())
     }
@@ -404,8 +423,8 @@ impl World {
             let crash = if self.random.chance(50) { Crash::Power } else { Crash::Kill };
             self.crash_disks(crash, false)?;
         }
-        for client in &mut self.clients {
-            client.fate.on_restart(self.now_ms);
+        for who in self.clients_of_current() {
+            self.clients[who].fate.on_restart(self.now_ms);
         }
         self.oracle.on_will_start();
         self.start_steering();
@@ -430,6 +449,15 @@ impl World {
                 disks.recover(shard).map_err(|refusal| format!("no start: {refusal}"))?;
             let settings = disks.settings.clone();
             self.open_journal(shard, recovered, settings, replay, begin_ms)?;
+            match self.options.sabotage {
+                Some(Sabotage::AnswerRepetitions) => {
+                    self.node.shard(shard).plant_handover_flaw(HandoverFlaw::AnswersRepetitions);
+                }
+                Some(Sabotage::NoteKeptOnly) => {
+                    self.node.shard(shard).plant_handover_flaw(HandoverFlaw::NotesKeptOnly);
+                }
+                _ => {}
+            }
             let flaw = match self.options.sabotage {
                 Some(Sabotage::SyncLaterWrites) => JournalFlaw::SyncsLaterWrites,
                 Some(Sabotage::OvertakeThread) => JournalFlaw::OvertakesThread,

@@ -6,6 +6,7 @@ use crate::hostile::Mob;
 use crate::oracle::{GROUP_KEEPER, Terms};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
+use crate::service::ask_for_everything;
 use crate::world::Options;
 use broker::{Durability, Limits, Settings, ShareStrategy, SpanSettings, TURN_UNITS, WhenFull};
 use codec::{QoS, Version};
@@ -106,6 +107,23 @@ pub(crate) fn set_levels(
     terms.level = limits.durability;
 }
 
+/// What is acknowledged in a cluster of several cells is on the disks of a quorum. Publishers whose
+/// messages are for a cell without an owner are refused after a while.
+fn set_terms_of_cells(
+    (settings, limits, terms): &mut (&mut Settings, &mut Limits, &mut Terms),
+    clients: &mut [ModelClient],
+    random: &mut Random,
+) {
+    limits.durability = Durability::Fsync;
+    limits.shared_available = false;
+    settings.topic_durability.clear();
+    terms.topic_level = None;
+    terms.level = limits.durability;
+    terms.may_refuse = true;
+    let is_narrow = random.chance(50);
+    clients.iter_mut().for_each(|client| want_in_cells(client, is_narrow, random));
+}
+
 /// Bytes of the largest messages, and how often clients come and go.
 pub(crate) fn moods(random: &mut Random) -> (usize, usize) {
     let padding_max = pick(&[0, 300, 3000, 8000], random);
@@ -132,12 +150,28 @@ pub(crate) fn set_levels_of_cluster(
 
 /// Refusing a 3.1.1 publisher means to cut it: it comes back with the same message before it
 /// acknowledges what fills its own queue, and so on for ever.
-pub(crate) fn speak_of_refusals(clients: &mut [ModelClient], settings: &Settings) {
+fn speak_of_refusals(clients: &mut [ModelClient], settings: &Settings) {
     let rejected = clients.iter_mut().filter(|_| settings.rejects);
     rejected.for_each(|client| client.version = Version::V5);
 }
 
-pub(crate) fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> Vec<ModelClient> {
+/// The clients of a world, and what follows from who they are.
+pub(crate) fn new_crowd(
+    seed: u64,
+    options: Options,
+    all: &mut (&mut Settings, &mut Limits, &mut Terms),
+    random: &mut Random,
+) -> Vec<ModelClient> {
+    let mut clients = new_clients(seed, options.durable || options.cluster, random);
+    if options.cells {
+        set_terms_of_cells(all, &mut clients, random);
+    }
+    speak_of_refusals(&mut clients, all.0);
+    ask_for_everything(options, all.0, &mut clients);
+    clients
+}
+
+fn new_clients(seed: u64, is_durable: bool, random: &mut Random) -> Vec<ModelClient> {
     let mut clients: Vec<ModelClient> =
         (0..3 + random.below(8) as u32).map(|n| new_client(n, is_durable, random)).collect();
     clients.iter_mut().for_each(|client| leave_wills(client, random));
@@ -182,6 +216,19 @@ pub(crate) fn new_client(number: u32, is_durable: bool, random: &mut Random) -> 
         client.want("t/+/+", QoS::ExactlyOnce);
     }
     client
+}
+
+/// No group spans cells. Where filters are narrow, other cells have to hear of nearly each
+/// SUBSCRIBE.
+fn want_in_cells(client: &mut ModelClient, is_narrow: bool, random: &mut Random) {
+    client.leave_groups(is_narrow);
+    if is_narrow || client.wants_nothing() {
+        for _ in 0..1 + random.below(3) {
+            let publisher = random.below(10);
+            let filter = format!("t/{publisher}/{}", random.below(3));
+            client.want(&filter, pick(&[QoS::AtLeastOnce, QoS::ExactlyOnce], random));
+        }
+    }
 }
 
 /// Some clients leave a will with each connection, and some watch for them.

@@ -62,17 +62,28 @@ impl World {
     pub(crate) fn judge_ledger(&mut self) -> Result<(), String> {
         let ids: Vec<String> = self.clients.iter().map(|client| client.id.clone()).collect();
         for id in ids {
+            self.switch_to_cell(self.node.shared.homes.cell_of_client(&id));
             self.command(self.shard_of(&id), Command::Purge(id.as_str().into()))?;
         }
-        self.let_move()?;
+        self.let_all_move()?;
         self.empty_namespace()?;
-        for _ in 0..CLEAR_ROUNDS_MAX {
-            if !self.clear_some_retained()? {
-                break;
+        for cell in self.cell_numbers() {
+            for _ in 0..CLEAR_ROUNDS_MAX {
+                self.switch_to_cell(cell);
+                if !self.clear_some_retained()? {
+                    break;
+                }
+                self.let_all_move()?;
             }
-            self.let_move()?;
         }
         self.end_streams()?;
+        self.cell_numbers().try_for_each(|cell| {
+            self.switch_to_cell(cell);
+            self.judge_ledger_of_current()
+        })
+    }
+
+    fn judge_ledger_of_current(&self) -> Result<(), String> {
         let shared = &self.node.shared;
         for held in MemoryKind::ALL {
             let bytes = shared.ledger.bytes(held);

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cells;
 pub mod client;
 mod cluster;
 mod crash;
@@ -41,7 +42,9 @@ mod trace;
 mod wall;
 mod world;
 
+pub use self::cells::Toll as CellsToll;
 pub use self::cluster::Toll as ClusterToll;
+pub use broker::cells::gateway::GatewayFlaw;
 pub use crash::Toll;
 pub use many::run_many;
 pub use node::Turns;

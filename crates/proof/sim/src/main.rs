@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use sim::{ClusterToll, Options, Sabotage, StreamToll, Toll, run_many};
+use sim::{CellsToll, ClusterToll, Options, Sabotage, StreamToll, Toll, run_many};
 
 const USAGE: &str =
     "usage: sim SEED [COUNT] [--durable] [--hostile] [--policy] [--driven] [--service]
-           [--spans] [--cluster] [--streams] [--answer-twice]
+           [--spans] [--cluster] [--cells] [--streams] [--answer-twice]
 
   sim 17                    one world
   sim 0 10000               many
@@ -18,6 +18,7 @@ const USAGE: &str =
   sim 0 10000 --service     many, with an authorization service that takes its time
   sim 0 10000 --spans       many, with traces of messages
   sim 0 10000 --cluster     many, with several nodes and a simulated engine
+  sim 0 10000 --cells       many, with several cells whose owners end alone
   sim 0 10000 --streams     many, with disks, crashes, streams and consumers
   sim 0 10000 --answer-twice          many, with answers that come again
   sim 0 10000 --driven --durable      kinds go together; --cluster goes with --driven only
@@ -59,6 +60,10 @@ fn main() -> ExitCode {
         let streams = reports.iter().fold(StreamToll::default(), |sum, r| sum.plus(&r.streams));
         println!("{streams:#?}");
     }
+    if options.cells {
+        let cells = reports.iter().fold(CellsToll::default(), |sum, r| sum.plus(&r.cells));
+        println!("{cells:#?}");
+    }
     if options.cluster {
         println!(
             "{:#?}",
@@ -92,6 +97,10 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--cluster" => {
                 let steps = Options::cluster().steps;
                 options = Options { cluster: true, steps, ..options };
+            }
+            "--cells" => {
+                let steps = Options::cells().steps;
+                options = Options { cells: true, durable: true, steps, ..options };
             }
             "--all" => is_all = true,
             other if other.starts_with('-') => return Err(format!("{other}: unknown flag")),
@@ -148,6 +157,20 @@ fn check(options: &Options) -> Result<(), String> {
             --service [--driven] [--durable]"
         ));
     }
+    let beside_cells = [
+        ("--hostile", options.hostile),
+        ("--policy", options.policy),
+        ("--service", options.service),
+        ("--cluster", options.cluster),
+        ("--streams", options.streams),
+        ("--spans", options.spans),
+    ];
+    if let Some((flag, _)) = beside_cells.iter().find(|it| it.1 && options.cells) {
+        return Err(format!(
+            "--cells cannot be combined with {flag}: only honest clients know several cells. \
+            Valid: --cells [--driven]"
+        ));
+    }
     if options.calm && !options.durable {
         return Err("--calm needs --durable: only worlds with disks crash".into());
     }
@@ -186,6 +209,7 @@ mod tests {
             ("1 --hostile --cluster", "hostile clients know one broker only"),
             ("1 --cluster --policy", "--policy"),
             ("1 --streams --hostile", "--streams [--driven]"),
+            ("1 --cells --policy", "--cells [--driven]"),
             ("1 --durabel", "--durabel"),
             ("1 2 3", "3 numbers"),
             ("--trace", "--trace"),

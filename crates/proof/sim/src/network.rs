@@ -82,7 +82,7 @@ impl World {
     pub(crate) fn turn(&mut self, index: usize) -> Result<bool, String> {
         self.node.shut(!self.may_write());
         self.clock.advance_to(self.now_ms);
-        if !self.node.is_awake(index)? {
+        if !self.is_cell_up() || !self.node.is_awake(index)? {
             return Ok(false);
         }
         self.take_turn(index, None)?;
@@ -110,7 +110,8 @@ impl World {
 
     /// For what was put into the mailbox of a driver, which wakes it.
     pub(crate) fn turn_if_awake(&mut self, index: usize) -> Result<(), String> {
-        if self.node.is_awake(index)? { self.turn_for_mail(index) } else { Ok(()) }
+        let is_awake = self.is_cell_up() && self.node.is_awake(index)?;
+        if is_awake { self.turn_for_mail(index) } else { Ok(()) }
     }
 
     pub(crate) fn turn_for(&mut self, shard: ShardId) -> Result<(), String> {
@@ -170,6 +171,7 @@ impl World {
     fn hear(&mut self, index: usize) -> Result<(), String> {
         let reports = std::mem::take(&mut *self.node.drivers[index].reports.borrow_mut());
         let Reports { events, answers, commands, asks, questions, streams, .. } = reports;
+        self.send_to_cells(reports.for_cells);
         self.judge_traced(&reports.traced)?;
         self.hear_spans(&reports.spans, reports.spans_lost);
         self.judge_asks(&asks)?;
@@ -337,6 +339,9 @@ impl World {
         self.end_will(arrival, ended, next_is_clean);
         self.turns.keep_alive_cuts += u64::from(*ended == Ended::KeepAlive);
         self.turns.crowded += u64::from(*ended == Ended::Crowded);
+        if let Some(cells) = &mut self.cells {
+            cells.toll.disconnected += u64::from(*ended == Ended::CellLost);
+        }
         let Some(admitted) = self.node.admitted.remove(&arrival) else { return Ok(()) };
         self.clients[admitted.who].fate.on_closed(arrival, now_ms);
         let rightly = self.may_end(admitted.who, arrival, ended);
@@ -357,6 +362,7 @@ impl World {
             Ended::NotKept | Ended::JournalFailed | Ended::Refused => {
                 terms.may_refuse || self.cluster.as_ref().is_some_and(Cluster::has_superseded)
             }
+            Ended::CellLost => self.cells.is_some(),
             Ended::QueueFull => terms.is_lossy,
             Ended::Crowded => self.room_is_tight,
             Ended::KeepAlive => self.has_been_silent(who),

@@ -111,9 +111,23 @@ impl Node {
         access: &Access,
         clock: &Rc<Clock>,
     ) -> Self {
+        let life = (Homes::of_one_cell(shard_count), 0, 0);
+        Self::of_cell(settings, life, seed, access, clock)
+    }
+
+    /// `epoch`: of the owner of the cell, and `buckets`: the seed of those of all cells.
+    pub(crate) fn of_cell(
+        settings: &Settings,
+        (homes, epoch, buckets): (Homes, u64, u64),
+        seed: u64,
+        access: &Access,
+        clock: &Rc<Clock>,
+    ) -> Self {
         let mut random = Random::new(seed);
+        let shard_count = homes.shards();
         let driver_count = 1 + random.below(usize::from(shard_count));
-        let shared = Shared::new(settings.clone(), Homes::of_one_cell(shard_count), seed);
+        let buckets = if homes.has_other_cells() { buckets } else { seed };
+        let shared = Shared::of_cell(settings.clone(), homes, epoch, buckets);
         let unborn = (0..shard_count)
             .map(|number| Shard::new(number, shared.clone(), access.clone()))
             .collect();

@@ -1,8 +1,18 @@
 //! Planted bugs, to prove that the oracle sees them.
 
+use broker::cells::gateway::GatewayFlaw;
+
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
+    /// What stands for another cell.
+    Gateway(GatewayFlaw),
+    /// The owner of a cell begins with serials that the one before may have given.
+    SameSerials,
+    /// Mail that comes again is answered at once, though the first is not committed.
+    AnswerRepetitions,
+    /// A serial is known again only where something was kept.
+    NoteKeptOnly,
     LoseMail,
     /// What a write did not take is forgotten.
     ForgetRest,

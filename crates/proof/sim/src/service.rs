@@ -6,6 +6,7 @@ use broker::{AccessQuestion, Command, ServiceAnswer, ServiceSettings, Settings, 
 use policy::Access;
 
 use crate::client::ModelClient;
+use crate::hostile::Mob;
 use crate::random::Random;
 use crate::world::{Options, World};
 
@@ -128,6 +129,11 @@ impl World {
 /// No rule decides anything.
 pub(crate) fn asking() -> Access {
     Access::open().asking_service()
+}
+
+/// Of a node before anybody has changed anything.
+pub(crate) fn first_access(options: Options, mob: &Mob) -> Access {
+    if options.service { asking() } else { mob.access() }
 }
 
 /// Little is remembered. Nobody has a will: one that the service has yet to allow is none, so it

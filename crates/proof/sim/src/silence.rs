@@ -70,11 +70,13 @@ impl World {
             self.let_time_pass()?;
         }
         // Others are not cut for it, which is judged when it happens.
+        let silent = std::mem::take(&mut self.silent);
         let is_open = |who: &usize| {
             let line = self.lines.get(who);
-            line.is_some_and(|line| self.node.admitted.contains_key(&line.arrival))
+            let is_admitted =
+                |arrival: u32| self.nodes().any(|node| node.admitted.contains_key(&arrival));
+            line.is_some_and(|line| is_admitted(line.arrival))
         };
-        let silent = std::mem::take(&mut self.silent);
         match silent.iter().find(|who| is_open(who)) {
             Some(who) => Err(format!("client {who} is silent, and not cut")),
             None => self.come_to_rest(),
@@ -83,7 +85,7 @@ impl World {
 
     fn let_time_pass(&mut self) -> Result<(), String> {
         self.pass_ms(PIECE_MS)?;
-        self.let_move().map(drop)
+        self.let_all_move()
     }
 
     /// All go, and nothing is left of their connections.
@@ -96,11 +98,12 @@ impl World {
                 self.break_connection(who);
             }
         }
-        self.node.broken.iter().for_each(PipeEnd::cut);
+        self.nodes().flat_map(|node| &node.broken).for_each(PipeEnd::cut);
         for _ in 0..PARTING_MS / PIECE_MS {
             self.let_time_pass()?;
         }
-        let left: usize = self.node.drivers.iter().map(|d| d.driver.connection_count()).sum();
+        let drivers = self.nodes().flat_map(|node| &node.drivers);
+        let left: usize = drivers.map(|driven| driven.driver.connection_count()).sum();
         match left {
             0 => Ok(()),
             left => Err(format!("{left} connections are left of clients that have gone")),

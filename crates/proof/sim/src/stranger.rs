@@ -22,6 +22,10 @@ impl World {
             return Ok(());
         }
         let who = self.strangers.below(self.clients.len());
+        self.switch_to_cell(self.cell_of(who));
+        if !self.is_cell_up() {
+            return Ok(());
+        }
         let client_id = self.clients[who].id.clone();
         let request = self.claim(who)?;
         let now_ms = self.now_ms;

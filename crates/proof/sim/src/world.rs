@@ -10,12 +10,13 @@ use codec::{QoS, Version};
 use driver::testing::Clock;
 use session::Overflow;
 
+use crate::cells::{Cells, first_nodes};
 use crate::client::{Draft, ModelClient};
 use crate::cluster::Cluster;
 use crate::crash::{Calamities, Toll};
 use crate::dice::{
-    BEGIN_MS, PARTING_MS, moods, new_clients, new_settings, new_terms, room_bytes, set_levels,
-    set_levels_of_cluster, share_out, speak_of_refusals,
+    BEGIN_MS, PARTING_MS, moods, new_crowd, new_settings, new_terms, room_bytes, set_levels,
+    set_levels_of_cluster, share_out,
 };
 use crate::disks::Disks;
 use crate::hostile::Mob;
@@ -26,7 +27,7 @@ use crate::oracle::{GROUP_KEEPER, Oracle, Terms};
 use crate::policy::Steering;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use crate::service::{Service, ask_for_everything, asking};
+use crate::service::{Service, first_access};
 use crate::silence::dress;
 use crate::stream_world::StreamWorld;
 use crate::wall::Wall;
@@ -80,6 +81,8 @@ pub struct Options {
     pub streams: bool,
     /// Two or three nodes share a simulated engine.
     pub cluster: bool,
+    /// Two or three cells share the clients.
+    pub cells: bool,
     /// Lines of its history that a failure shows.
     pub trace_lines: usize,
 }
@@ -99,6 +102,7 @@ impl Default for Options {
             spans: false,
             streams: false,
             cluster: false,
+            cells: false,
             trace_lines: 60,
         }
     }
@@ -119,6 +123,11 @@ impl Options {
     pub fn cluster() -> Self {
         Self { cluster: true, steps: 6000, ..Self::default() }
     }
+
+    /// Worlds with several cells.
+    pub fn cells() -> Self {
+        Self { cells: true, durable: true, steps: 9000, ..Self::default() }
+    }
 }
 
 /// What a world that kept its promises has seen.
@@ -137,6 +146,7 @@ pub struct Report {
     pub answers: u64,
     pub cluster: crate::cluster::Toll,
     pub streams: crate::stream_world::Toll,
+    pub cells: crate::cells::Toll,
 }
 
 /// A broken promise.
@@ -150,6 +160,7 @@ pub struct Failure {
     pub service: bool,
     pub cluster: bool,
     pub streams: bool,
+    pub cells: bool,
     pub rule: String,
     pub trace: Vec<String>,
 }
@@ -168,7 +179,8 @@ impl fmt::Display for Failure {
         let cluster = if self.cluster { " --cluster" } else { "" };
         let streams = if self.streams { " --streams" } else { "" };
         let seed = self.seed;
-        let kinds = format!("{durable}{hostile}{policy}{driven}{service}{cluster}{streams}");
+        let cells = if self.cells { " --cells" } else { "" };
+        let kinds = format!("{durable}{hostile}{policy}{driven}{service}{cluster}{streams}{cells}");
         write!(f, "run it again: cargo run -p quelea-sim -- {seed}{kinds}")
     }
 }
@@ -193,11 +205,13 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
             answers: world.service.answers,
             cluster: world.cluster.as_ref().map(Cluster::toll).unwrap_or_default(),
             streams: world.streams.as_ref().map(StreamWorld::toll).unwrap_or_default(),
+            cells: world.cells.as_ref().map(|cells| cells.toll).unwrap_or_default(),
         }),
         Err(rule) => {
             let trace = world.oracle.trace.into_lines();
-            let Options { durable, hostile, policy, driven, service, cluster, streams, .. } =
-                options;
+            let Options {
+                durable, hostile, policy, driven, service, cluster, streams, cells, ..
+            } = options;
             Err(Failure {
                 seed,
                 durable,
@@ -207,6 +221,7 @@ pub fn run(seed: u64, options: Options) -> Result<Report, Failure> {
                 service,
                 cluster,
                 streams,
+                cells,
                 rule,
                 trace,
             })
@@ -222,6 +237,7 @@ pub(crate) struct World {
     pub(crate) node: Node,
     pub(crate) disks: Option<Disks>,
     pub(crate) cluster: Option<Cluster>,
+    pub(crate) cells: Option<Cells>,
     pub(crate) streams: Option<StreamWorld>,
     pub(crate) calamities: Calamities,
     pub(crate) toll: Toll,
@@ -266,7 +282,7 @@ pub(crate) struct World {
 impl World {
     fn new(seed: u64, options: Options) -> Self {
         let (mut random, mut crowd) = (Random::new(seed), Random::new(seed ^ (1 << 62)));
-        let shard_count = 1 + random.below(5) as u16;
+        let shard_count = 1 + random.below(if options.cells { 3 } else { 5 }) as u16;
         let (mut settings, mut limits) = new_settings(options, &mut random, &mut crowd);
         let (mut terms, clock) = (new_terms(options), Clock::new(BEGIN_MS));
         let (mut disks, mut cluster, mut calamities) = (None, None, Calamities::default());
@@ -285,17 +301,16 @@ impl World {
                 Some(Cluster::new(shard_count, &clock, &settings, options.sabotage, &mut random));
             terms.may_refuse |= cluster.as_ref().is_some_and(Cluster::may_refuse);
         }
-        let mut clients = new_clients(seed, options.durable || options.cluster, &mut random);
-        speak_of_refusals(&mut clients, &settings);
+        let all = &mut (&mut settings, &mut limits, &mut terms);
+        let mut clients = new_crowd(seed, options, all, &mut random);
         let room_is_tight = options.driven && random.chance(20);
         padding_max = dress(options, (&mut limits, &mut clients), padding_max, &mut random);
         let mut mob = Mob::new((options.hostile, options.policy), seed, &limits, &settings);
         share_out(options, &mut settings, disks.as_mut(), &mob, padding_max);
         let steering = Steering::new(options.policy, seed);
         let (oracle, streams) = new_oracle(terms, options, (shard_count, &steering), seed);
-        ask_for_everything(options, &mut settings, &mut clients);
-        let access = if options.service { asking() } else { mob.access() };
-        let mut node = Node::new(&settings, shard_count, random.next(), &access, &clock);
+        let parts = (&settings, &first_access(options, &mob), &clock);
+        let (mut node, cells) = first_nodes(options, shard_count, parts, (&mut random, &mut crowd));
         node.room_bytes = room_bytes(room_is_tight, options.hostile);
         mob.enter(&node.shared, options.sabotage);
         Self {
@@ -306,6 +321,7 @@ impl World {
             limits: Arc::new(limits),
             disks,
             cluster,
+            cells,
             streams,
             calamities,
             toll: Toll::default(),
@@ -345,7 +361,7 @@ impl World {
         if self.steering.is_on() {
             self.set_first_policy();
         }
-        self.start()?;
+        self.start_cells()?;
         for _ in 0..self.options.steps {
             self.step()?;
             self.intrude()?;
@@ -403,7 +419,14 @@ impl World {
         self.service.forget();
         let access = self.access();
         let (seed, clock) = (self.random.next(), &self.clock);
-        self.node = Node::new(&self.settings, shard_count, seed, &access, clock);
+        self.node = match &self.cells {
+            Some(cells) => {
+                let life = cells.life(self.node.shared.homes);
+                Node::of_cell(&self.settings, life, seed, &access, clock)
+            }
+            None => Node::new(&self.settings, shard_count, seed, &access, clock),
+        };
+        self.open_gateways();
         self.node.room_bytes = room_bytes(self.room_is_tight, self.options.hostile);
         self.mob.enter(&self.node.shared, self.options.sabotage);
     }
@@ -422,6 +445,9 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         if self.cluster.is_some() && self.random.chance(50) {
             return self.step_cluster();
+        }
+        if self.cells.is_some() && self.random.chance(40) {
+            return self.step_cells();
         }
         if self.streams.is_some() && self.random.chance(35) {
             return self.step_streams();
@@ -538,7 +564,12 @@ impl World {
         if self.cluster.is_some() {
             return self.tick_cluster();
         }
-        self.turn_until_heard()
+        for cell in self.cell_numbers() {
+            self.switch_to_cell(cell);
+            self.turn_until_heard()?;
+        }
+        self.tick_gateways();
+        Ok(())
     }
 
     pub(crate) fn turn_until_heard(&mut self) -> Result<(), String> {
@@ -554,13 +585,17 @@ impl World {
     pub(crate) fn come_to_rest(&mut self) -> Result<(), String> {
         self.node.sabotage = self.node.sabotage.filter(|bug| bug.is_of_sockets());
         self.end_calamities();
+        self.calm_cells()?;
         self.pardon_all();
         let mut quiet_rounds = 0;
         for round in 0..REST_ROUNDS_MAX {
             self.await_open()?;
             self.choose_open();
-            while !self.node.broken.is_empty() {
-                self.notice_broken();
+            for cell in self.cell_numbers() {
+                self.switch_to_cell(cell);
+                while !self.node.broken.is_empty() {
+                    self.notice_broken();
+                }
             }
             if round >= NARROW_ROUNDS {
                 self.lines.values().for_each(|line| line.pipe.widen(1 << 20));
@@ -569,15 +604,19 @@ impl World {
                 self.listen(who)?;
             }
             self.answer_one()?;
-            while !self.node.mail.is_empty() {
-                self.carry_mail()?;
+            let is_still = !self.work_links()?;
+            for cell in self.cell_numbers() {
+                self.switch_to_cell(cell);
+                while !self.node.mail.is_empty() {
+                    self.carry_mail()?;
+                }
+                self.turn_all()?;
+                self.set_memory_left();
+                self.work_disks()?;
+                self.work_streams()?;
+                self.restart_poisoned()?;
             }
-            self.turn_all()?;
-            self.set_memory_left();
-            self.work_disks()?;
-            self.work_streams()?;
-            self.restart_poisoned()?;
-            if !self.is_at_rest() {
+            if !is_still || !self.is_at_rest() {
                 quiet_rounds = 0;
                 self.pass_time(if self.waits_for_streams() { 1000 } else { 20 })?;
                 continue;
@@ -612,7 +651,17 @@ impl World {
         })
     }
 
-    fn is_at_rest(&self) -> bool {
+    fn is_at_rest(&mut self) -> bool {
+        self.cell_numbers().all(|cell| {
+            self.switch_to_cell(cell);
+            self.is_current_at_rest()
+        })
+    }
+
+    fn is_current_at_rest(&self) -> bool {
+        if self.cells.as_ref().is_some_and(|cells| !cells.is_quiet()) {
+            return false;
+        }
         if self.cluster.as_ref().is_some_and(|cluster| !cluster.is_idle(self.now_ms)) {
             return false;
         }
@@ -650,12 +699,16 @@ impl World {
             Some(client) => {
                 let who = self.clients.iter().position(|it| it.id == client.id);
                 let pipe = who.and_then(|who| self.lines.get(&who)).map(|line| &line.pipe);
-                format!("{} waits, {}, {pipe:?}", client.id, client.unrest())
+                let cells = self.cells.as_ref().map(Cells::unrest).unwrap_or_default();
+                format!("{} waits, {}, {pipe:?}; {cells}", client.id, client.unrest())
             }
             None => format!(
-                "{:?}, disks idle: {:?}, {}",
-                self.node.shards().map(Shard::waits).find(|waits| !waits.are_over()),
+                "{:?}, disks idle: {:?}, {}{}",
+                self.nodes()
+                    .flat_map(|node| node.shards().map(Shard::waits))
+                    .find(|waits| !waits.are_over()),
                 self.disks.as_ref().map(Disks::is_idle),
+                self.cells.as_ref().map(Cells::unrest).unwrap_or_default(),
                 self.streams.as_ref().map(StreamWorld::unrest).unwrap_or_default()
             ),
         }
@@ -665,9 +718,9 @@ impl World {
         self.oracle.dropped = match self.mob.is_there() {
             true => self.honest_dropped,
             false => {
-                self.node.shared.total(|metrics| &metrics.dropped_queue_full)
-                    + self.node.shared.total(|metrics| &metrics.dropped_group)
-                    + self.node.shared.total(|metrics| &metrics.dropped_unlogged)
+                self.total(|metrics| &metrics.dropped_queue_full)
+                    + self.total(|metrics| &metrics.dropped_group)
+                    + self.total(|metrics| &metrics.dropped_unlogged)
             }
         };
         self.oracle.judge()?;
@@ -681,21 +734,23 @@ impl World {
         let mut fresh = ModelClient::new(number, Version::V5, 0, u16::MAX);
         fresh.want("r/#", QoS::AtLeastOnce);
         self.clients.push(fresh);
-        let dropped = self.node.shared.total(|metrics| &metrics.dropped_queue_full);
+        let dropped = self.total(|metrics| &metrics.dropped_queue_full);
         self.come_to_rest()?;
-        let dropped = self.node.shared.total(|metrics| &metrics.dropped_queue_full) - dropped;
+        let dropped = self.total(|metrics| &metrics.dropped_queue_full) - dropped;
         self.oracle.judge_retained(number, dropped)
     }
 
     fn judge_gauges(&self) -> Result<(), String> {
         let connected = self.clients.iter().filter(|client| client.wire.is_some()).count() as u64;
-        let shared = &self.node.shared;
-        let counted = shared.total(|metrics| &metrics.connections);
+        let counted = self.total(|metrics| &metrics.connections);
         if counted != connected {
             return Err(format!("{counted} connections counted, {connected} there are"));
         }
-        let sessions: u64 = self.node.shards().map(|s| s.session_count() as u64).sum();
-        let counted = shared.total(|metrics| &metrics.sessions);
+        let sessions: u64 = self
+            .nodes()
+            .flat_map(|node| node.shards().map(|shard| shard.session_count() as u64))
+            .sum();
+        let counted = self.total(|metrics| &metrics.sessions);
         if counted != sessions {
             return Err(format!("{counted} sessions counted, {sessions} there are"));
         }

@@ -117,6 +117,19 @@ impl ModelClient {
         self.subscribing.filters.push(Filter::new(filter, qos));
     }
 
+    /// Asks for nothing that is shared, and for nothing but wills and retained messages if so.
+    pub(crate) fn leave_groups(&mut self, and_topics: bool) {
+        let stays = |filter: &Filter| {
+            !filter.name().starts_with("$share/")
+                && !(and_topics && filter.name().starts_with("t/"))
+        };
+        self.subscribing.filters.retain(stays);
+    }
+
+    pub(crate) fn wants_nothing(&self) -> bool {
+        self.subscribing.filters.is_empty()
+    }
+
     pub const fn is_persistent(&self) -> bool {
         self.expiry_secs > 0
     }

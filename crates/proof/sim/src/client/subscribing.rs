@@ -22,6 +22,12 @@ pub struct Filter {
     is_confirmed: bool,
 }
 
+impl Filter {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Subscribing {
     pub(super) filters: Vec<Filter>,

@@ -5,6 +5,7 @@ use crate::world::World;
 impl World {
     /// The world goes on with the broker that the client is connected to.
     pub(crate) fn switch_to_client(&mut self, who: usize) {
+        self.switch_to_cell(self.cell_of(who));
         if let Some(member) = self.clients[who].wire.as_ref().map(|wire| wire.member) {
             self.switch_to(member);
         }
@@ -41,7 +42,9 @@ impl World {
 
     /// Can bytes go between a client and its node now?
     pub(crate) fn may_reach_node_of(&self, who: usize) -> bool {
-        let Some(cluster) = &self.cluster else { return true };
+        let Some(cluster) = &self.cluster else {
+            return self.cells.as_ref().is_none_or(|cells| cells.is_up(self.cell_of(who)));
+        };
         let Some(wire) = &self.clients[who].wire else { return false };
         let is_leaving = cluster.members[wire.member].has_shut_down;
         !is_leaving && cluster.is_open(wire.member, self.now_ms)
@@ -53,7 +56,7 @@ impl World {
             self.switch_to_client(who);
             return true;
         }
-        let Some(cluster) = &mut self.cluster else { return true };
+        let Some(cluster) = &mut self.cluster else { return false };
         let Some(wire) = &self.clients[who].wire else { return false };
         let node = &cluster.members[wire.member];
         let is_closed = node.is_running() && (!node.is_ready || node.has_shut_down);

@@ -25,7 +25,7 @@ impl World {
 
     /// Whose turn it is, for what no client asks for.
     pub(crate) fn choose_member(&mut self) -> bool {
-        let Some(cluster) = &mut self.cluster else { return true };
+        let Some(cluster) = &mut self.cluster else { return self.choose_cell() };
         let with_journals =
             |it: &usize| cluster.members[*it].is_running() && cluster.members[*it].has_journals;
         let members: Vec<usize> = (0..cluster.members.len()).filter(with_journals).collect();

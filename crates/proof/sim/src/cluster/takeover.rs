@@ -219,7 +219,7 @@ impl World {
     /// `took_less`: its journals may have refused something.
     fn forget_node_before(&mut self, member: usize, has_closed: bool, took_less: bool) {
         let kept = if has_closed { Durability::Disk } else { Durability::Fsync };
-        self.oracle.on_crash(kept, has_closed);
+        self.oracle.on_crash(kept, has_closed, |_| true);
         let now_ms = self.now_ms;
         let is_written = has_closed && !took_less;
         for client in &mut self.clients {

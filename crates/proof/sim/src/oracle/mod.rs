@@ -311,8 +311,9 @@ impl Oracle {
     }
 
     /// The broker ended, and what it kept less firmly than `kept` may be gone.
-    pub fn on_crash(&mut self, kept: Durability, has_synced: bool) {
-        self.crash_wills(has_synced, self.terms.level < kept);
+    /// `is_hit`: a client whose session was there.
+    pub fn on_crash(&mut self, kept: Durability, has_synced: bool, is_hit: impl Fn(u32) -> bool) {
+        self.crash_wills(has_synced, self.terms.level < kept, is_hit);
         self.streams.on_crash(kept, &self.terms);
         // It is sent again, and what was taken on behind it at QoS 2 goes on without it.
         let resent = self.messages.values_mut();

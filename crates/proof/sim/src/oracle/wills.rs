@@ -215,12 +215,22 @@ impl Oracle {
 
     /// The broker ends. `has_synced`: all that was written is on the medium; `is_lossy`: nothing
     /// else is.
-    pub(super) fn crash_wills(&mut self, has_synced: bool, is_lossy: bool) {
+    pub(super) fn crash_wills(
+        &mut self,
+        has_synced: bool,
+        is_lossy: bool,
+        is_hit: impl Fn(u32) -> bool,
+    ) {
         let may_refuse = self.terms.may_refuse;
         let may_lack_room = may_refuse || self.terms.is_crowded;
         for connection in self.wills.by_connection.keys().copied().collect::<Vec<_>>() {
             let Some(will) = self.wills.by_connection.get(&connection) else { continue };
             let (state, offer) = (will.state, will.offer);
+            if !is_hit(offer.client) {
+                // Another cell may have had it, and its next owner gets it again.
+                self.may_repeat_will(connection, !offer.is_kept);
+                continue;
+            }
             let is_settled = has_synced || will.is_settled && !is_lossy;
             let is_known = offer.is_kept && !is_lossy && (has_synced || will.is_firm);
             match state {
@@ -362,7 +372,7 @@ mod tests {
         for is_crowded in [false, true] {
             let terms = Terms { is_crowded, ..Terms::default() };
             let mut oracle = with_will_in(Oracle::new(terms, 0, 10), 2);
-            oracle.crash_wills(true, false);
+            oracle.crash_wills(true, false, |_| true);
             assert_eq!(oracle.judge().is_ok(), is_crowded);
         }
     }
