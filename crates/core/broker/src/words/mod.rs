@@ -34,3 +34,4 @@ pub mod sys;
 pub mod topics;
 pub(crate) mod traced;
 pub(crate) mod waits;
+pub(crate) mod wire;

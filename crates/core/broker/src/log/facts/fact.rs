@@ -8,6 +8,7 @@ use crate::log::facts::wire::{
     Reader, put_bytes, put_fixed, put_number, put_queue, put_queue_if_any,
 };
 use crate::words::queue_number::QueueNumber;
+use crate::words::wire::Unreadable;
 
 /// One fact of a shard's durable state. Times are milliseconds since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -206,6 +207,12 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
+impl From<Unreadable> for Malformed {
+    fn from(Unreadable(why): Unreadable) -> Self {
+        Self(why)
+    }
+}
+
 impl<'a> Fact<'a> {
     /// The record kind of this fact: 1 to 127.
     pub fn kind(&self) -> u8 {
@@ -352,7 +359,7 @@ impl<'a> Fact<'a> {
                 ));
             }
         };
-        r.end(fact)
+        Ok(r.end(fact)?)
     }
 }
 
