@@ -7,6 +7,8 @@
 
 pub mod frame;
 pub mod gateway;
+pub mod lane;
+pub mod wire;
 
 mod dealt;
 mod requests;

@@ -84,6 +84,10 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
+    pub(crate) const fn left(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
