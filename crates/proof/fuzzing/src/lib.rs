@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acceptor_to_shard;
+pub mod cell_frame;
 pub mod cluster_lease;
 pub mod cluster_message;
 pub mod filters;
@@ -33,7 +34,8 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 22] = [
+    Target { name: "cell_frame", run: cell_frame::cell_frame, cost: 5, seeds: cell_frame::seeds },
     parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
     parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
     parser("decode_client", packet::decode_client, packet::client_seeds),
