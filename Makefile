@@ -60,7 +60,7 @@ conformance: ## the raw-bytes clause suite; MQTT_ADDRESS=host:port runs it again
 .PHONY: sim-long
 sim-long: ## SEEDS worlds (default 100000) of each kind of the simulator, from SEED on
 	$(CARGO) build --release -p quelea-sim
-	@for kind in --driven --durable --hostile --policy --service --streams; do echo "sim $$kind"; \
+	@for kind in --driven --durable --hostile --policy --service --streams --cluster --cells; do echo "sim $$kind"; \
 		target/release/sim $(or $(SEED),0) $(or $(SEEDS),100000) $$kind --all || exit 1; done
 
 .PHONY: torture

@@ -217,7 +217,7 @@ impl World {
         if began_anew && !self.clients[who].fate.begins_anew {
             return self.crash_at_once();
         }
-        Ok(())
+        self.greet()
     }
 
     /// A client loses its connection and is back at once, with all that it has to say: what the

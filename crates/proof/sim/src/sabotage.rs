@@ -7,6 +7,16 @@ use broker::cells::gateway::GatewayFlaw;
 pub enum Sabotage {
     /// What stands for another cell.
     Gateway(GatewayFlaw),
+    /// A frame between cells is lost, and its lane does not notice.
+    LoseFrames,
+    /// A frame is delivered twice.
+    DoubleFrames,
+    /// What was under way from an earlier owner is delivered to the next one.
+    KeepOldFrames,
+    /// Changes of a summary do not keep their order.
+    SpreadChanges,
+    /// A cell hears of filters, and not of the depths at which they begin.
+    ForgetDepths,
     /// The owner of a cell begins with serials that the one before may have given.
     SameSerials,
     /// Mail that comes again is answered at once, though the first is not committed.

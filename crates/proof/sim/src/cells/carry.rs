@@ -4,7 +4,8 @@ use broker::cells::frame::{Carried, Frame};
 use broker::cells::gateway::{Gateway, Outgoing};
 use broker::{Mail, Place, ShardId};
 
-use super::{Cells, News, Sent, Way};
+use super::links::{Arrived, Track, back};
+use super::{Cells, News, Way};
 use crate::node::Node;
 use crate::oracle::Payload;
 use crate::world::World;
@@ -31,16 +32,21 @@ impl World {
         way: Way,
         does: impl FnOnce(&mut Gateway, &mut Outgoing),
     ) {
+        let now_ms = self.now_ms;
         let Some(cells) = &mut self.cells else { return };
+        let own_epoch = cells.epoch(way.0);
         let Some(gateway) = cells.gateways.get_mut(&way) else { return };
-        let mut out = Outgoing::default();
+        let (mut out, before) = (Outgoing::default(), gateway.epoch());
         does(gateway, &mut out);
-        let (from_epoch, to_epoch) = (cells.epochs[usize::from(way.0)], gateway.epoch());
-        for (_, frame) in out.frames {
+        match gateway.epoch() {
+            Some(epoch) if before != Some(epoch) => cells.links.open(way, own_epoch, epoch),
+            None if before.is_some() => cells.links.disconnect(way),
+            _ => {}
+        }
+        for (shard, frame) in out.frames {
             self.oracle.trace.note(|| format!("cell {} to {}: {}", way.0, way.1, shown(&frame)));
-            let to_epoch = to_epoch.unwrap_or_default();
             cells.toll.frames += 1;
-            cells.frames.entry(way).or_default().push_back(Sent { from_epoch, to_epoch, frame });
+            cells.links.push(way, shard, &frame, now_ms);
         }
         let node = node_of(&mut self.node, cells, way.0);
         for (shard, mail) in out.mail {
@@ -48,7 +54,7 @@ impl World {
         }
     }
 
-    /// One frame arrives, or one cell hears of the owner of another.
+    /// Something arrives, a connection is cut or begins, or one cell hears of the owner of another.
     pub(crate) fn step_links(&mut self) -> Result<(), String> {
         let Some(cells) = &mut self.cells else { return Ok(()) };
         let with_news: Vec<Way> = cells.news.keys().copied().collect();
@@ -56,61 +62,104 @@ impl World {
             let way = with_news[cells.random.below(with_news.len())];
             return self.hear_news(way);
         }
-        let is_free = |way: &&Way| !cells.held.contains(way);
-        let ways: Vec<Way> = cells.frames.keys().filter(is_free).copied().collect();
-        if ways.is_empty() {
+        let connected = cells.links.connected();
+        if !cells.is_calm
+            && !connected.is_empty()
+            && cells.random.below(1000) < cells.cuts_per_mille
+        {
+            let track = connected[cells.random.below(connected.len())];
+            cells.toll.cuts += 1;
+            cells.links.cut(track);
             return Ok(());
         }
-        let way = ways[cells.random.below(ways.len())];
-        self.carry_frame(way)
+        if cells.random.chance(10) {
+            return self.connect_one();
+        }
+        let ready = cells.links.ready();
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let track = ready[cells.random.below(ready.len())];
+        self.carry_frame(track)
     }
 
-    /// All frames arrive and all news is heard, for once. True: there was something.
+    /// All that is under way arrives and all news is heard, for once. True: there was something.
     pub(crate) fn work_links(&mut self) -> Result<bool, String> {
+        let now_ms = self.now_ms;
         let Some(cells) = &mut self.cells else { return Ok(false) };
+        cells.links.release();
         let news: Vec<Way> = cells.news.keys().copied().collect();
-        let ways: Vec<Way> = cells.frames.keys().copied().collect();
-        cells.held.clear();
-        let has_worked = !news.is_empty() || !ways.is_empty();
+        let has_news = !news.is_empty();
         for way in news {
             self.hear_news(way)?;
         }
-        for way in ways {
-            while self.cells.as_ref().is_some_and(|cells| cells.frames.contains_key(&way)) {
-                self.carry_frame(way)?;
+        let ways = || self.cells.iter().flat_map(|cells| cells.gateways.keys().copied());
+        for way in ways().collect::<Vec<_>>() {
+            self.connect_cells(way)?;
+        }
+        let Some(cells) = &mut self.cells else { return Ok(false) };
+        cells.links.tick(now_ms);
+        let ready = cells.links.ready();
+        let has_worked = has_news || !ready.is_empty();
+        for track in ready {
+            while self.cells.as_ref().is_some_and(|cells| cells.links.is_ready(track)) {
+                self.carry_frame(track)?;
             }
         }
         Ok(has_worked)
     }
 
-    fn carry_frame(&mut self, way: Way) -> Result<(), String> {
+    fn connect_one(&mut self) -> Result<(), String> {
         let Some(cells) = &mut self.cells else { return Ok(()) };
-        let Some(queue) = cells.frames.get_mut(&way) else { return Ok(()) };
-        let sent = queue.pop_front();
-        if queue.is_empty() {
-            cells.frames.remove(&way);
-        }
-        let Some(Sent { from_epoch, to_epoch, frame }) = sent else { return Ok(()) };
-        let back = (way.1, way.0);
-        let Some(gateway) = cells.gateways.get(&back) else {
-            cells.toll.frames_late += 1;
-            return Ok(());
-        };
-        let known = gateway.epoch();
-        // An owner whose lease is over is no owner, whatever it sends.
-        let is_over = known.is_none() && gateway.last_epoch() >= from_epoch;
-        let is_late = is_over || gateway.last_epoch() > from_epoch;
-        if is_late || to_epoch != cells.epoch(way.1) {
-            cells.toll.frames_late += 1;
+        let ways: Vec<Way> = cells.gateways.keys().copied().collect();
+        if ways.is_empty() {
             return Ok(());
         }
-        if known != Some(from_epoch) {
-            cells.toll.found_by_frames += u64::from(known.is_some());
-            self.with_gateway(back, |gateway, out| gateway.peer_changed(from_epoch, out));
+        let way = ways[cells.random.below(ways.len())];
+        self.connect_cells(way)
+    }
+
+    /// Two owners connect if both are there, and tell each other which they are. One whose lease is
+    /// over is no owner, whatever it says.
+    fn connect_cells(&mut self, way: Way) -> Result<(), String> {
+        for (own, peer) in [way, back(way)] {
+            let Some(cells) = &self.cells else { return Ok(()) };
+            let Some(gateway) = cells.gateways.get(&(own, peer)) else { return Ok(()) };
+            let (known, epoch) = (gateway.epoch(), cells.epoch(peer));
+            if !cells.is_up(peer) || known.is_none() && gateway.last_epoch() >= epoch {
+                return Ok(());
+            }
         }
-        let node = node_of(&mut self.node, self.cells.as_mut().expect("cells"), way.1);
-        let place = node.shared.homes.place_of_cell(way.0);
-        self.with_gateway(back, |gateway, out| gateway.on_frame(frame.arrived(place), out));
+        for (own, peer) in [way, back(way)] {
+            let Some(cells) = &mut self.cells else { return Ok(()) };
+            let epoch = cells.epoch(peer);
+            let known = cells.gateways.get(&(own, peer)).and_then(Gateway::epoch);
+            cells.toll.found_by_links += u64::from(known.is_some_and(|known| known != epoch));
+            self.with_gateway((own, peer), |gateway, out| gateway.peer_changed(epoch, out));
+        }
+        let now_ms = self.now_ms;
+        let Some(cells) = &mut self.cells else { return Ok(()) };
+        for lane in 0..cells.links.lanes {
+            if cells.links.connect((way, lane))? {
+                cells.links.pump((way, lane), now_ms);
+                cells.links.pump((back(way), lane), now_ms);
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_frame(&mut self, (way, lane): Track) -> Result<(), String> {
+        let now_ms = self.now_ms;
+        let Some(cells) = &mut self.cells else { return Ok(()) };
+        let place = node_of(&mut self.node, cells, way.1).shared.homes.place_of_cell(way.0);
+        let arrived = cells.links.carry((way, lane), place, now_ms, &mut cells.random)?;
+        match arrived {
+            Arrived::Nothing => {}
+            Arrived::Late => cells.toll.frames_late += 1,
+            Arrived::Frame(frame) => {
+                self.with_gateway(back(way), |gateway, out| gateway.on_frame(frame, out));
+            }
+        }
         Ok(())
     }
 
@@ -138,9 +187,9 @@ impl World {
     /// Time has passed for the gateways.
     pub(crate) fn tick_gateways(&mut self) {
         let now_ms = self.now_ms;
-        let ways: Vec<Way> =
-            self.cells.iter().flat_map(|cells| cells.gateways.keys().copied()).collect();
-        for way in ways {
+        let Some(cells) = &mut self.cells else { return };
+        cells.links.tick(now_ms);
+        for way in cells.gateways.keys().copied().collect::<Vec<_>>() {
             self.with_gateway(way, |gateway, out| gateway.on_tick(now_ms, out));
         }
     }

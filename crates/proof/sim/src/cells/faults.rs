@@ -57,14 +57,15 @@ impl World {
         }
         match cells.random.below(1000) {
             0..=1 if !cells.is_calm => {
-                let ways: Vec<Way> = cells.gateways.keys().copied().collect();
-                let way = ways[cells.random.below(ways.len())];
-                cells.toll.ways_held += 1;
-                cells.held.insert(way);
+                let connected = cells.links.connected();
+                if !connected.is_empty() {
+                    cells.toll.ways_held += 1;
+                    cells.links.hold(connected[cells.random.below(connected.len())]);
+                }
                 Ok(())
             }
             2..=9 => {
-                cells.held.clear();
+                cells.links.release();
                 Ok(())
             }
             10..=13 if !cells.is_calm && cells.down.is_none() => {
@@ -96,6 +97,7 @@ impl World {
             cells.gateways.remove(&(cell, other));
             cells.news.remove(&(cell, other));
         }
+        cells.links.close(cell);
         self.switch_to_cell(cell);
         self.note(|| format!("cell {cell} ends, for {down_ms} ms"));
         self.end_current_cell()
@@ -119,6 +121,7 @@ impl World {
             if let Some(cells) = &mut self.cells {
                 cells.down = Some((cell, 0));
                 cells.gateways.retain(|(own, _), _| *own != cell);
+                cells.links.close(cell);
             }
             self.end_current_cell()?;
             self.own_again(cell)?;
@@ -129,7 +132,7 @@ impl World {
     pub(crate) fn calm_cells(&mut self) -> Result<(), String> {
         let Some(cells) = &mut self.cells else { return Ok(()) };
         cells.is_calm = true;
-        cells.held.clear();
+        cells.links.release();
         match cells.down {
             Some((cell, _)) => self.own_again(cell),
             None => Ok(()),

@@ -5,21 +5,24 @@
 
 mod carry;
 mod faults;
+mod links;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use broker::cells::frame::Frame;
 use broker::cells::gateway::{Gateway, GatewayFlaw};
 use broker::{Figure, Homes, Metrics, Settings, ShardId};
+use codec::QoS;
 use driver::testing::Clock;
 use policy::Access;
 
+use crate::client::Draft;
 use crate::disks::Disks;
 use crate::node::Node;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::world::{Options, World};
+use links::Links;
 
 /// From a cell to another.
 pub(crate) type Way = (u16, u16);
@@ -33,13 +36,15 @@ pub struct Toll {
     pub absences: u64,
     /// Absences so long that publishers were refused.
     pub long_absences: u64,
-    /// New owners that others found by their frames, before they had heard that the one before was
-    /// gone.
-    pub found_by_frames: u64,
+    /// New owners that others found when they connected, before they had heard that the one before
+    /// was gone.
+    pub found_by_links: u64,
     /// Frames of lives that were over.
     pub frames_late: u64,
     /// Ways on which nothing arrived for a while.
     pub ways_held: u64,
+    /// Connections that were cut.
+    pub cuts: u64,
     pub frames: u64,
     /// Publishers that were disconnected, as nobody knew what an owner had done.
     pub disconnected: u64,
@@ -52,23 +57,25 @@ impl Toll {
             ends: self.ends + other.ends,
             absences: self.absences + other.absences,
             long_absences: self.long_absences + other.long_absences,
-            found_by_frames: self.found_by_frames + other.found_by_frames,
+            found_by_links: self.found_by_links + other.found_by_links,
             frames_late: self.frames_late + other.frames_late,
             ways_held: self.ways_held + other.ways_held,
+            cuts: self.cuts + other.cuts,
             frames: self.frames + other.frames,
             disconnected: self.disconnected + other.disconnected,
         }
     }
 
     /// Each with its name.
-    pub fn counts(&self) -> [(&'static str, u64); 8] {
+    pub fn counts(&self) -> [(&'static str, u64); 9] {
         [
             ("ends", self.ends),
             ("absences", self.absences),
             ("long_absences", self.long_absences),
-            ("found_by_frames", self.found_by_frames),
+            ("found_by_links", self.found_by_links),
             ("frames_late", self.frames_late),
             ("ways_held", self.ways_held),
+            ("cuts", self.cuts),
             ("frames", self.frames),
             ("disconnected", self.disconnected),
         ]
@@ -83,28 +90,22 @@ enum News {
     Owner(u64),
 }
 
-/// On its way, with the lives that it is of.
-struct Sent {
-    from_epoch: u64,
-    to_epoch: u64,
-    frame: Frame,
-}
-
 pub(crate) struct Cells {
     pub(crate) current: u16,
     /// None: it is the current one.
     others: Vec<Option<(Node, Disks)>>,
     epochs: Vec<u64>,
     gateways: BTreeMap<Way, Gateway>,
-    frames: BTreeMap<Way, VecDeque<Sent>>,
+    links: Links,
     /// What cells have yet to hear.
     news: BTreeMap<Way, VecDeque<News>>,
-    held: BTreeSet<Way>,
     /// A cell without an owner, and until when.
     down: Option<(u16, u64)>,
     /// Nothing goes wrong any more.
     is_calm: bool,
     ends_percent: usize,
+    /// Connections that are cut, of a thousand steps.
+    cuts_per_mille: usize,
     flaw: Option<GatewayFlaw>,
     /// A planted bug: serials do not depend on the epoch.
     same_serials: bool,
@@ -138,14 +139,16 @@ impl Cells {
             })
         });
         let others = others.collect();
+        let lanes = 1 + own.below(2) as u8;
+        let cuts_per_mille = [0, 2, 20][own.below(3)];
         Self {
             current: 0,
             others,
             epochs: vec![1; count.into()],
             gateways: BTreeMap::new(),
-            frames: BTreeMap::new(),
+            links: Links::new(lanes, sabotage),
+            cuts_per_mille,
             news: BTreeMap::new(),
-            held: BTreeSet::new(),
             down: None,
             is_calm: false,
             ends_percent: [20, 100, 100][own.below(3)],
@@ -186,7 +189,7 @@ impl Cells {
     pub(crate) fn is_quiet(&self) -> bool {
         self.down.is_none()
             && self.gateways.values().all(|gateway| gateway.waiting() == 0)
-            && self.frames.values().all(VecDeque::is_empty)
+            && self.links.is_idle()
             && self.news.values().all(VecDeque::is_empty)
     }
 
@@ -201,6 +204,13 @@ impl Cells {
     pub(crate) fn other_nodes(&self) -> impl Iterator<Item = &Node> {
         self.others.iter().flatten().map(|(node, _)| node)
     }
+}
+
+/// Of the topic, if the filter has no wildcard.
+fn publisher_of(filter: &str) -> Option<u32> {
+    let (publisher, number) = filter.strip_prefix("t/")?.split_once('/')?;
+    number.parse::<u32>().ok()?;
+    publisher.parse().ok()
 }
 
 /// The node of the first cell, and the others if there are any.
@@ -269,6 +279,30 @@ impl World {
     /// Of all cells.
     pub(crate) fn total<T: Figure>(&self, figure: impl Fn(&Metrics) -> &T) -> u64 {
         self.nodes().map(|node| node.shared.total(&figure)).sum()
+    }
+
+    /// Who may publish on a topic does so as soon as somebody has subscribed to it: what follows a
+    /// SUBACK finds the subscription, in whichever cell.
+    pub(crate) fn greet(&mut self) -> Result<(), String> {
+        for filter in std::mem::take(&mut self.oracle.fresh) {
+            let Some(cells) = self.cells.as_mut().filter(|cells| !cells.is_calm) else { continue };
+            if !cells.random.chance(50) {
+                continue;
+            }
+            let (qos, retain, is_clear) = (QoS::AtLeastOnce, false, false);
+            let (expiry_secs, padding) = (None, 0);
+            let Some(number) = publisher_of(&filter) else { continue };
+            let Some(who) = self.clients.iter().position(|client| client.number == number) else {
+                continue;
+            };
+            let draft = Draft { topic: filter, qos, retain, is_clear, expiry_secs, padding };
+            if self.clients[who].may_publish() {
+                self.clients[who].publish(draft, &mut self.oracle);
+                self.send_all(who);
+                self.turn_all()?;
+            }
+        }
+        Ok(())
     }
 
     /// That of a client.

@@ -104,6 +104,8 @@ pub struct Oracle {
     /// Deliveries that the broker has said it dropped.
     pub dropped: u64,
     pub received: u64,
+    /// Filters whose SUBACK has just come.
+    pub(crate) fresh: Vec<String>,
     pub trace: Trace,
 }
 
@@ -176,6 +178,7 @@ impl Oracle {
 
     pub fn on_subscribed(&mut self, session: u32, filter: &str) {
         self.trace.note(|| format!("session {session} has {filter}"));
+        self.fresh.push(filter.to_owned());
         let now = self.now + 1;
         self.session(session).on_subscribed(filter, now);
     }
