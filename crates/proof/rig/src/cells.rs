@@ -175,7 +175,9 @@ impl Cells {
                 any = true;
                 let place = self.labs[usize::from(to)].shared.homes.place_of_cell(from);
                 let arrived = frame.arrived(place);
-                self.with((to, from), |gateway, out| gateway.on_frame(arrived, out));
+                self.with((to, from), |gateway, out| {
+                    gateway.on_frame(arrived, out).expect("a frame of a gateway");
+                });
             }
         }
         any

@@ -17,13 +17,14 @@ use std::sync::Arc;
 use codec::{QoS, Reason};
 use foldhash::fast::FixedState;
 use session::{Account, Message, Respondent};
-use topic::has_wildcard;
 use topic::interest::{Lanes, Snapshot};
+use topic::{Cursor, has_wildcard};
 
 use super::dealt::Dealt;
 use super::frame::{Carried, Frame, PageEnd, Query};
 use super::requests::{Request, Requests};
 use super::summary::Told;
+use super::wire::fitting;
 use crate::words::homes::Place;
 use crate::words::ledger::NOBODY;
 use crate::{Confirm, Mail, Name, RetainedQuery, SessionKey, ShardId, Shared};
@@ -41,6 +42,15 @@ pub struct Outgoing {
     pub frames: Vec<(ShardId, Frame)>,
     /// To shards of this cell.
     pub mail: Vec<(ShardId, Mail)>,
+}
+
+/// What no owner of a cell of this cluster sends. The link is to be closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Misfit {
+    #[error("a frame of shard {shard} of another cell: must be below {shards}")]
+    Shard { shard: ShardId, shards: ShardId },
+    #[error("a retained message, or a question for one, that has its home in cell {cell}")]
+    Home { cell: u16 },
 }
 
 /// Who has the other cell.
@@ -230,7 +240,12 @@ impl Gateway {
     }
 
     /// A frame of the other cell's present owner.
-    pub fn on_frame(&mut self, frame: Frame, out: &mut Outgoing) {
+    ///
+    /// # Errors
+    ///
+    /// No owner of a cell of this cluster sends it. Nothing has changed.
+    pub fn on_frame(&mut self, frame: Frame, out: &mut Outgoing) -> Result<(), Misfit> {
+        self.check(&frame)?;
         match frame {
             Frame::Publish(carried) => self.deal_publish(*carried, out),
             Frame::Retain(carried) => self.deal_retain(*carried, out),
@@ -271,6 +286,32 @@ impl Gateway {
                 let passed = self.told.on_counts(through);
                 self.pass(passed, out);
             }
+        }
+        Ok(())
+    }
+
+    /// All cells have the same shards, and agree on the homes of names.
+    fn check(&self, frame: &Frame) -> Result<(), Misfit> {
+        let homes = self.shared.homes;
+        let shard = match frame {
+            Frame::Publish(own) | Frame::Retain(own) => Some(own.from),
+            Frame::AskGrant { from, .. } => Some(*from),
+            Frame::Query(query) => query.after.as_ref().map(|end| end.shard),
+            Frame::Page { next, .. } => next.as_ref().map(|end| end.shard),
+            _ => None,
+        };
+        if let Some(shard) = shard.filter(|shard| *shard >= homes.shards()) {
+            return Err(Misfit::Shard { shard, shards: homes.shards() });
+        }
+        let name = match frame {
+            Frame::Retain(own) => Name::of(&own.message),
+            Frame::Query(own) if !has_wildcard(&own.filter) => Name::new(own.scope, &*own.filter),
+            _ => return Ok(()),
+        };
+        let home = name.home(homes);
+        match homes.place_of(home) < homes.shards() {
+            true => Ok(()),
+            false => Err(Misfit::Home { cell: home.cell }),
         }
     }
 
@@ -431,13 +472,19 @@ impl Gateway {
         &mut self,
         by: ShardId,
         query: RetainedQuery,
-        messages: Vec<Message>,
+        mut messages: Vec<Message>,
         is_last: bool,
         out: &mut Outgoing,
     ) {
         let Some(number) = self.dealt.on_page(query.page) else { return };
         let has_more = has_wildcard(&query.filter) && by + 1 < self.shared.homes.shards();
+        // What no frame has room for is asked for again.
+        let left_out = messages.split_off(fitting(&messages));
         let next = match (is_last, has_more) {
+            _ if let Some(first) = left_out.first() => {
+                let after = Some(Cursor::at(Name::of(first).key().as_bytes()));
+                Some(PageEnd { shard: by, after })
+            }
             (false, _) => Some(PageEnd { shard: by, after: query.after }),
             (true, true) => Some(PageEnd { shard: by + 1, after: None }),
             (true, false) => None,
@@ -550,4 +597,100 @@ fn shards_of(mut bits: u64) -> impl Iterator<Item = ShardId> {
         bits &= bits - 1;
         Some(shard)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use session::{MessageParts, NEVER};
+
+    use super::super::requests::UNAWAITED_MAX;
+    use super::*;
+    use crate::{Homes, Scope, Settings};
+
+    /// Of cell 0, for cell 1 behind two shards.
+    fn gateway() -> Gateway {
+        let mut gateway =
+            Gateway::new(Shared::of_cell(Settings::default(), Homes::new(2, 0, 2), 1, 7), 2);
+        gateway.peer_changed(1, &mut Outgoing::default());
+        gateway
+    }
+
+    fn message(topic: &str, payload: &[u8]) -> Message {
+        Message::new(&MessageParts {
+            topic,
+            properties: &[],
+            payload,
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            expires_at_ms: NEVER,
+            publisher: 0,
+            author: 0,
+            level: 0,
+            scope: 0,
+        })
+    }
+
+    fn retain(topic: &str, from: ShardId) -> Frame {
+        let (number, serial, is_will, owner) = (1, 0, false, Arc::default());
+        let message = message(topic, b"1");
+        Frame::Retain(Box::new(Carried { number, from, serial, is_will, owner, message }))
+    }
+
+    fn topic_of(cell: u16) -> String {
+        let is_there =
+            |topic: &String| Name::first(topic.as_str()).home(Homes::new(2, 0, 2)).cell == cell;
+        (0..).map(|number| format!("t/{number}")).find(is_there).expect("names spread over cells")
+    }
+
+    #[test]
+    fn frames_that_no_cell_of_the_cluster_sends_are_refused() {
+        let (mut gateway, mut out) = (gateway(), Outgoing::default());
+        let (own, others) = (topic_of(0), topic_of(1));
+        let refused = Err(Misfit::Shard { shard: 2, shards: 2 });
+        let asks = Frame::AskGrant { number: 1, from: 2 };
+        assert_eq!(gateway.on_frame(asks, &mut out), refused);
+        assert_eq!(gateway.on_frame(retain(&own, 2), &mut out), refused);
+        let elsewhere = Err(Misfit::Home { cell: 1 });
+        assert_eq!(gateway.on_frame(retain(&others, 0), &mut out), elsewhere);
+        assert!(out.mail.is_empty() && out.frames.is_empty());
+        assert_eq!(gateway.on_frame(retain(&own, 1), &mut out), Ok(()));
+        assert_eq!(out.mail.len(), 1);
+    }
+
+    #[test]
+    fn a_page_that_no_frame_has_room_for_is_cut() {
+        let (mut gateway, mut out) = (gateway(), Outgoing::default());
+        let (scope, filter, after) = (Scope::FIRST, "#".into(), None);
+        let query = Frame::Query(Box::new(Query { number: 5, scope, filter, after }));
+        assert_eq!(gateway.on_frame(query, &mut out), Ok(()));
+        let Some((0, Mail::QueryRetained(query))) = out.mail.pop() else {
+            panic!("shard 0 is asked first: {out:?}");
+        };
+        let large = vec![0; 600 * 1024];
+        let messages = ["a", "b", "c"].map(|topic| message(topic, &large)).to_vec();
+        gateway.on_mail(0, Mail::Retained { query, messages, is_last: true }, 0, &mut out);
+        let Some((_, Frame::Page { number: 5, messages, next })) = out.frames.pop() else {
+            panic!("the page is answered: {out:?}");
+        };
+        assert_eq!(messages.len(), 1);
+        assert_eq!(next, Some(PageEnd { shard: 0, after: Some(Cursor::at(b"b")) }));
+    }
+
+    #[test]
+    fn wills_without_number_wait_for_an_owner_until_there_are_too_many() {
+        let shared = Shared::of_cell(Settings::default(), Homes::new(2, 0, 2), 1, 7);
+        let (mut gateway, mut out) = (Gateway::new(shared, 2), Outgoing::default());
+        let will = || Mail::Publish { message: message("w", b"1"), confirm: None, owner: NOBODY };
+        let lost = |gateway: &Gateway| gateway.shared.metrics[0].mail_lost.value();
+        for _ in 0..UNAWAITED_MAX {
+            gateway.on_mail(0, will(), 0, &mut out);
+        }
+        gateway.on_tick(10 * PEER_WAIT_MS, &mut out);
+        assert_eq!(lost(&gateway), 0);
+        gateway.on_mail(0, will(), 0, &mut out);
+        assert_eq!(lost(&gateway), 1);
+        gateway.peer_changed(1, &mut out);
+        let is_will = |(_, frame): &&(ShardId, Frame)| matches!(frame, Frame::Publish(_));
+        assert_eq!(out.frames.iter().filter(is_will).count(), UNAWAITED_MAX);
+    }
 }

@@ -17,7 +17,7 @@ pub(super) struct Requests {
 
 /// Wills and messages of the broker itself that wait for a cell without an owner. Policy: further
 /// ones are dropped and counted.
-const UNAWAITED_MAX: usize = 65_536;
+pub(super) const UNAWAITED_MAX: usize = 65_536;
 
 #[derive(Debug)]
 pub(super) struct Request {

@@ -157,7 +157,11 @@ impl World {
             Arrived::Nothing => {}
             Arrived::Late => cells.toll.frames_late += 1,
             Arrived::Frame(frame) => {
-                self.with_gateway(back(way), |gateway, out| gateway.on_frame(frame, out));
+                let mut misfit = None;
+                self.with_gateway(back(way), |gateway, out| {
+                    misfit = gateway.on_frame(frame, out).err();
+                });
+                return misfit.map_or(Ok(()), |misfit| Err(format!("{way:?}: {misfit}")));
             }
         }
         Ok(())
