@@ -155,10 +155,13 @@ impl Gateway {
     /// The new owner gets all that is not answered, in the order of each shard.
     fn ask_again(&mut self, out: &mut Outgoing) {
         let flaw = self.flaw;
-        for (number, request) in self.requests.iter_mut().filter(|(_, it)| !is_forgotten(it, flaw))
-        {
+        self.requests.supersede();
+        let is_asked =
+            |(_, it): &(u64, &mut Request)| !it.is_superseded() && !is_forgotten(it, flaw);
+        for (number, request) in self.requests.iter_mut().filter(is_asked) {
             request.was_sent = true;
-            let frame = frame_of(number, request, &self.shared).map(|frame| (request.from, frame));
+            let frame = frame_of(number, (request.from, &request.mail), &self.shared)
+                .map(|frame| (request.from, frame));
             match flaw {
                 Some(GatewayFlaw::AsksAgainLate) => self.late.extend(frame),
                 _ => out.frames.extend(frame),
@@ -251,10 +254,7 @@ impl Gateway {
             Frame::Retain(carried) => self.deal_retain(*carried, out),
             Frame::Query(query) => self.deal_query(*query, out),
             Frame::AskGrant { number, .. } => self.deal_grant(number, out),
-            Frame::Answer { number, reason } => {
-                let answered = self.requests.take(number).and_then(|it| it.answered(reason));
-                out.mail.extend(answered);
-            }
+            Frame::Answer { number, reason } => self.on_answer(number, reason, out),
             Frame::Page { number, messages, next } => {
                 if let Some(request) = self.requests.take(number) {
                     out.mail.extend(page_of(request, messages, next));
@@ -315,13 +315,27 @@ impl Gateway {
         }
     }
 
+    fn on_answer(&mut self, number: u64, reason: Reason, out: &mut Outgoing) {
+        let answered = self.requests.take(number).and_then(|it| it.answered(reason));
+        let behind = self.requests.behind(number);
+        out.mail.extend(answered);
+        for number in behind {
+            if !reason.is_error() {
+                let answered = self.requests.take(number).and_then(|it| it.answered(reason));
+                out.mail.extend(answered);
+            } else if let Some(request) = self.requests.stand_alone(number) {
+                let frame = frame_of(number, (request.from, &request.mail), &self.shared);
+                out.frames.extend(frame.map(|frame| (request.from, frame)));
+            }
+        }
+    }
+
     fn on_message(&mut self, from: ShardId, mail: Mail, now_ms: u64, out: &mut Outgoing) {
         if is_answered(&mail) {
             return self.ask(from, mail, now_ms, out);
         }
         if self.epoch().is_some() {
-            let request = Request { from, since_ms: now_ms, was_sent: true, mail };
-            out.frames.extend(frame_of(0, &request, &self.shared).map(|frame| (from, frame)));
+            out.frames.extend(frame_of(0, (from, &mail), &self.shared).map(|frame| (from, frame)));
         } else {
             self.shared.metrics[usize::from(from)].mail_lost.add(1);
         }
@@ -334,7 +348,10 @@ impl Gateway {
         };
         if is_sent && let Some(request) = self.requests.get_mut(number) {
             request.was_sent = true;
-            out.frames.extend(frame_of(number, request, &self.shared).map(|frame| (from, frame)));
+            out.frames.extend(
+                frame_of(number, (request.from, &request.mail), &self.shared)
+                    .map(|frame| (from, frame)),
+            );
         }
     }
 
@@ -549,8 +566,7 @@ impl fmt::Debug for Gateway {
 }
 
 /// What the other cell is sent of a request.
-fn frame_of(number: u64, request: &Request, shared: &Shared) -> Option<Frame> {
-    let from = request.from;
+fn frame_of(number: u64, (from, mail): (ShardId, &Mail), shared: &Shared) -> Option<Frame> {
     let carried = |message: &Message, confirm: Option<&Confirm>, owner: Arc<str>| {
         let serial = confirm.map_or(0, |confirm| confirm.serial);
         let is_will = confirm.is_some_and(|confirm| confirm.is_will);
@@ -559,7 +575,7 @@ fn frame_of(number: u64, request: &Request, shared: &Shared) -> Option<Frame> {
     };
     let name =
         |account: Option<Arc<Account>>| account.map_or_else(Arc::default, |it| it.name().into());
-    match &request.mail {
+    match mail {
         Mail::Publish { message, confirm, owner } => {
             let owner = if *owner == NOBODY { None } else { shared.ledger.by_number(*owner) };
             Some(Frame::Publish(carried(message, confirm.as_ref(), name(owner))))

@@ -1,8 +1,9 @@
 //! What the shards of this cell have asked another cell, and it has not answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use codec::{QoS, Reason};
+use foldhash::fast::FixedState;
 
 use crate::{Confirm, Mail, ShardId};
 
@@ -12,6 +13,8 @@ use crate::{Confirm, Mail, ShardId};
 pub(super) struct Requests {
     by_number: BTreeMap<u64, Request>,
     unawaited: usize,
+    /// Those for which a later one is asked.
+    superseded: usize,
     last: u64,
 }
 
@@ -25,6 +28,9 @@ pub(super) struct Request {
     pub(super) since_ms: u64,
     /// An owner of the other cell may have had it.
     pub(super) was_sent: bool,
+    /// A message to be retained, and a later one of the same topic that is asked instead. Should
+    /// that be refused, this one is asked.
+    behind: Option<u64>,
     /// What the shard has mailed.
     pub(super) mail: Mail,
 }
@@ -32,7 +38,7 @@ pub(super) struct Request {
 impl Requests {
     /// None: there are too many for whose answer nobody waits.
     pub(super) fn push(&mut self, from: ShardId, mail: Mail, now_ms: u64) -> Option<u64> {
-        let request = Request { from, since_ms: now_ms, was_sent: false, mail };
+        let request = Request { from, since_ms: now_ms, was_sent: false, behind: None, mail };
         if request.is_unawaited() {
             if self.unawaited >= UNAWAITED_MAX {
                 return None;
@@ -51,6 +57,39 @@ impl Requests {
     pub(super) fn take(&mut self, number: u64) -> Option<Request> {
         let request = self.by_number.remove(&number)?;
         self.unawaited -= usize::from(request.is_unawaited());
+        self.superseded -= usize::from(request.is_superseded());
+        Some(request)
+    }
+
+    /// Of messages to be retained on one topic only the latest is asked again. An earlier one
+    /// without a serial would replace one that the journal knows by its serial and does not store
+    /// again.
+    pub(super) fn supersede(&mut self) {
+        let mut latest: HashMap<(u16, Box<[u8]>), u64, FixedState> = HashMap::default();
+        self.superseded = 0;
+        for (number, request) in self.by_number.iter_mut().rev() {
+            if let Mail::Retain { message, .. } = &request.mail {
+                let topic = (message.scope(), message.topic_bytes().into());
+                let later = *latest.entry(topic).or_insert(*number);
+                request.behind = Some(later).filter(|later| later != number);
+                self.superseded += usize::from(request.is_superseded());
+            }
+        }
+    }
+
+    /// Those for which this one is asked.
+    pub(super) fn behind(&self, number: u64) -> Vec<u64> {
+        if self.superseded == 0 {
+            return Vec::new();
+        }
+        let is_behind = |(_, request): &(&u64, &Request)| request.behind == Some(number);
+        self.by_number.iter().filter(is_behind).map(|(number, _)| *number).collect()
+    }
+
+    /// It is asked itself from now on.
+    pub(super) fn stand_alone(&mut self, number: u64) -> Option<&Request> {
+        let request = self.by_number.get_mut(&number)?;
+        self.superseded -= usize::from(request.behind.take().is_some());
         Some(request)
     }
 
@@ -61,7 +100,10 @@ impl Requests {
 
     /// Takes out those that are so, in their order. Somebody waits for their answers.
     pub(super) fn take_if(&mut self, is_so: impl Fn(&Request) -> bool) -> Vec<Request> {
-        self.by_number.extract_if(.., |_, request| is_so(request)).map(|(_, it)| it).collect()
+        let taken = self.by_number.extract_if(.., |_, request| is_so(request));
+        let taken: Vec<Request> = taken.map(|(_, request)| request).collect();
+        self.superseded -= taken.iter().filter(|it| it.is_superseded()).count();
+        taken
     }
 
     pub(super) fn len(&self) -> usize {
@@ -70,6 +112,11 @@ impl Requests {
 }
 
 impl Request {
+    /// Is a later one asked for it?
+    pub(super) const fn is_superseded(&self) -> bool {
+        self.behind.is_some()
+    }
+
     const fn confirm(&self) -> Option<&Confirm> {
         match &self.mail {
             Mail::Publish { confirm, .. } | Mail::Retain { confirm, .. } => confirm.as_ref(),

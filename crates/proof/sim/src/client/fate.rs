@@ -18,6 +18,8 @@ pub struct Fate {
     /// An answer that would have told whether the session was still there was lost.
     is_unsure: bool,
     expected: Presence,
+    /// When the session of the connection that was admitted last may have expired.
+    expired_ms: Option<u64>,
     /// The last admitted arrival, when the client lost it, and when the broker knew.
     arrival: u32,
     left_ms: Option<u64>,
@@ -48,6 +50,7 @@ impl Fate {
         now_ms: u64,
     ) {
         self.expected = self.expectation(is_clean, expiry_secs, now_ms);
+        self.expired_ms = self.left_ms.map(|left_ms| left_ms + u64::from(expiry_secs) * 1000);
         self.arrival = arrival;
         if std::mem::take(&mut self.is_told) {
             self.left_told_ms = self.left_ms;
@@ -91,6 +94,12 @@ impl Fate {
     /// Is its session surely kept, for the connection that was admitted last?
     pub(crate) fn expects_session(&self) -> bool {
         self.expected == Presence::Present
+    }
+
+    /// Since when the session may have been over, if it is there all the same: an end that was not
+    /// on the medium is forgotten with its owner.
+    pub(crate) fn may_be_over_since_ms(&self) -> Option<u64> {
+        self.expired_ms.filter(|_| self.expected == Presence::Unknown)
     }
 
     /// A SUBACK has come.

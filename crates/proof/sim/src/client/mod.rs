@@ -365,6 +365,10 @@ impl ModelClient {
             self.subscribing.start_over();
             oracle.on_session_start(self.number);
         }
+        if let Some(since_ms) = self.fate.may_be_over_since_ms().filter(|_| connack.session_present)
+        {
+            oracle.on_maybe_over(self.number, since_ms);
+        }
         oracle.on_connected(self.number, opened_ms);
         if was_renewal && !keeps {
             // A clean session of MQTT 3.1.1 only served to end the old one.

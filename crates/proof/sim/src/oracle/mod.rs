@@ -137,6 +137,15 @@ impl Oracle {
         }
     }
 
+    /// The session is there, and may have been over since that time: what was acknowledged later
+    /// need not have found it.
+    pub(crate) fn on_maybe_over(&mut self, session: u32, since_ms: u64) {
+        let is_later = |it: &&mut Message| it.acknowledged_ms.is_none_or(|ms| ms >= since_ms);
+        for message in self.messages.values_mut().filter(is_later) {
+            message.owed.remove(&session);
+        }
+    }
+
     /// The session has a connection, which was begun at that time.
     pub fn on_connected(&mut self, session: u32, opened_ms: u64) {
         self.session(session).opened_ms = opened_ms;
