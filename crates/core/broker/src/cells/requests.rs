@@ -68,10 +68,12 @@ impl Requests {
         let mut latest: HashMap<(u16, Box<[u8]>), u64, FixedState> = HashMap::default();
         self.superseded = 0;
         for (number, request) in self.by_number.iter_mut().rev() {
-            if let Mail::Retain { message, .. } = &request.mail {
+            if let Mail::Retain { message, confirm, .. } = &request.mail {
                 let topic = (message.scope(), message.topic_bytes().into());
                 let later = *latest.entry(topic).or_insert(*number);
-                request.behind = Some(later).filter(|later| later != number);
+                // A serial has to be noted there.
+                let is_known = confirm.is_some_and(|confirm| confirm.serial != 0);
+                request.behind = Some(later).filter(|later| later != number && !is_known);
                 self.superseded += usize::from(request.is_superseded());
             }
         }
