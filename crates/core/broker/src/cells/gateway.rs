@@ -190,6 +190,7 @@ impl Gateway {
         self.peer = Peer::Absent;
         self.forget_dealt();
         self.pass_all(out);
+        self.disconnect_exact(out);
         self.shared.interest.keep_promises_only(self.place);
     }
 
@@ -386,7 +387,8 @@ impl Gateway {
         out.frames.push((0, Frame::AskSummary { ask: self.asks }));
     }
 
-    /// Nobody knows whether the owner before has delivered them.
+    /// Nobody knows whether the owner before has delivered them, nor will learn it. To refuse them
+    /// later would say that it has not.
     fn disconnect_exact(&mut self, out: &mut Outgoing) {
         if self.flaw == Some(GatewayFlaw::RepeatsExact) {
             return;
