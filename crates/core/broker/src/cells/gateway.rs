@@ -213,9 +213,13 @@ impl Gateway {
         let is_over = |it: &Request| now_ms.saturating_sub(it.since_ms) >= PEER_WAIT_MS;
         let over = self.requests.take_if(|it| it.may_be_refused() && is_over(it));
         out.mail.extend(over.into_iter().filter_map(|it| it.answered(Reason::QUOTA_EXCEEDED)));
-        // Publishers behind them are read, to be refused as well when they have waited.
-        let grants = |it: &Request| matches!(it.mail, Mail::AskGrant { .. }) && is_over(it);
-        for request in self.requests.take_if(grants) {
+        self.grant_absent(now_ms, out);
+    }
+
+    /// Without an owner, windows are held by messages that wait for one, not by those that are
+    /// dropped. Publishers behind messages that have waited long are read, to be refused as well.
+    fn grant_absent(&mut self, now_ms: u64, out: &mut Outgoing) {
+        for request in self.requests.take_free_grants(now_ms.saturating_sub(PEER_WAIT_MS)) {
             self.grant(&request, out);
         }
     }
@@ -353,6 +357,9 @@ impl Gateway {
                 frame_of(number, (request.from, &request.mail), &self.shared)
                     .map(|frame| (from, frame)),
             );
+        }
+        if !is_sent {
+            self.grant_absent(now_ms, out);
         }
     }
 

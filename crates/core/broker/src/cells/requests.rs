@@ -108,6 +108,18 @@ impl Requests {
         taken
     }
 
+    /// Takes out requests for grants with no message of their shard before them, but for those that
+    /// have waited since `since_ms` or longer.
+    pub(super) fn take_free_grants(&mut self, since_ms: u64) -> Vec<Request> {
+        let mut busy = 0_u64;
+        let is_free = |_: &u64, request: &mut Request| {
+            let (shard, is_message) = (1 << request.from, request.mail.message().is_some());
+            busy |= if is_message && request.since_ms > since_ms { shard } else { 0 };
+            matches!(request.mail, Mail::AskGrant { .. }) && busy & shard == 0
+        };
+        self.by_number.extract_if(.., is_free).map(|(_, request)| request).collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.by_number.len()
     }
