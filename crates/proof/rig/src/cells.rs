@@ -25,6 +25,10 @@ pub struct Cells {
     pub frames: BTreeMap<Way, VecDeque<Frame>>,
     /// Where nothing arrives.
     held: BTreeSet<Way>,
+    /// Is done to each gateway of a new owner.
+    prepares: Box<dyn Fn(&mut Gateway)>,
+    /// A planted fault: serials do not depend on the epoch.
+    pub same_serials: bool,
     pub now_ms: u64,
 }
 
@@ -34,9 +38,13 @@ pub type Way = (u16, u16);
 impl Cells {
     /// With journals on simulated disks.
     pub fn new(cells: u16, shards: ShardId) -> Self {
+        Self::of(cells, shards, &Settings::default())
+    }
+
+    pub fn of(cells: u16, shards: ShardId, settings: &Settings) -> Self {
         let labs = (0..cells).map(|cell| {
-            let shared =
-                Shared::of_cell(Settings::default(), Homes::new(cells, cell, shards), 1, SEED);
+            let homes = Homes::new(cells, cell, shards);
+            let shared = Shared::of_cell(settings.clone(), homes, 1, SEED);
             let mut lab = Lab::of(shared, Access::open());
             lab.add_disks(crate::journal_settings());
             lab.open_journals();
@@ -51,6 +59,8 @@ impl Cells {
             gateways: BTreeMap::new(),
             frames: BTreeMap::new(),
             held: BTreeSet::new(),
+            prepares: Box::new(|_| {}),
+            same_serials: false,
             now_ms,
         };
         (0..cells).for_each(|cell| own.open(cell));
@@ -67,7 +77,9 @@ impl Cells {
         for other in self.others(cell) {
             let shared = self.labs[usize::from(cell)].shared.clone();
             let place = shared.homes.place_of_cell(other);
-            self.gateways.insert((cell, other), Gateway::new(shared, place));
+            let mut gateway = Gateway::new(shared, place);
+            (self.prepares)(&mut gateway);
+            self.gateways.insert((cell, other), gateway);
             for (one, peer) in [(cell, other), (other, cell)] {
                 if self.gone.contains(&peer) || self.gone.contains(&one) {
                     continue;
@@ -90,6 +102,12 @@ impl Cells {
             lab.shards[usize::from(shard)].on_mail(mail, self.now_ms);
         }
         lab.collect_closes();
+    }
+
+    /// Does this to all gateways, and to those of new owners before they do anything.
+    pub fn prepare(&mut self, does: impl Fn(&mut Gateway) + 'static) {
+        self.gateways.values_mut().for_each(&does);
+        self.prepares = Box::new(does);
     }
 
     /// Nothing arrives on this way until [`Cells::release`].
@@ -124,8 +142,17 @@ impl Cells {
         self.frames.retain(|(from, to), _| *from != cell && *to != cell);
         let own = usize::from(cell);
         self.epochs[own] += 1;
-        self.labs[own].crash_as(Crash::Kill, self.epochs[own]);
+        self.labs[own].now_ms = self.now_ms;
+        let epoch = if self.same_serials { 1 } else { self.epochs[own] };
+        self.labs[own].crash_as(Crash::Kill, epoch);
         self.open(cell);
+    }
+
+    /// The lease of a cell had run out, and its owner goes on.
+    pub fn lapse(&mut self, cell: u16) {
+        for other in self.others(cell) {
+            self.with((cell, other), |gateway, out| gateway.on_lapse(out));
+        }
     }
 
     /// Until nobody has anything to say, but where nothing arrives.
@@ -135,34 +162,42 @@ impl Cells {
     /// When cells write to each other without an end.
     pub fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
-            let alive: Vec<u16> =
-                (0..self.labs.len() as u16).filter(|cell| !self.gone.contains(cell)).collect();
-            for cell in alive {
-                self.labs[usize::from(cell)].settle();
-                self.collect_mail(cell);
-            }
-            if !self.deliver() {
+            if !self.go_round() {
                 return;
             }
         }
         panic!("frames go round in circles");
     }
 
-    /// Mail of a cell for others goes to its gateways.
-    fn collect_mail(&mut self, cell: u16) {
-        let now_ms = self.now_ms;
+    /// All cells do what they can, and frames arrive that may. False: nobody had anything to say.
+    pub fn go_round(&mut self) -> bool {
+        let mut any = false;
+        for cell in 0..self.labs.len() as u16 {
+            if !self.gone.contains(&cell) {
+                self.labs[usize::from(cell)].settle();
+                any |= self.collect_mail(cell);
+            }
+        }
+        self.deliver() || any
+    }
+
+    /// Mail of a cell for others goes to its gateways, which may answer. False: there was none.
+    fn collect_mail(&mut self, cell: u16) -> bool {
+        let (now_ms, mut any) = (self.now_ms, false);
         for shard in 0..self.labs[usize::from(cell)].shards.len() {
             for other in self.others(cell) {
                 let lab = &mut self.labs[usize::from(cell)];
                 let place = lab.shared.homes.place_of_cell(other);
                 let mails = lab.shards[shard].effects_mut().take_batch(place);
                 for mail in mails {
+                    any = true;
                     self.with((cell, other), |gateway, out| {
                         gateway.on_mail(shard as ShardId, mail, now_ms, out);
                     });
                 }
             }
         }
+        any
     }
 
     /// All frames arrive that may. False: there were none.
