@@ -10,6 +10,7 @@ use session::{Dirt, Message, NEVER, Outbox};
 
 use crate::log::facts::Origin;
 use crate::log::kept::KeptSession;
+use crate::log::messages::level_of;
 use crate::log::store::Log;
 use crate::parts::buffers::Buffers;
 use crate::parts::client::{Client, KEPT_SESSION_BYTES};
@@ -226,6 +227,21 @@ impl Shard {
     /// Is there mail that what comes from now on must not overtake in the log?
     pub(crate) fn has_late_mail(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.has_late_mail())
+    }
+
+    /// Mail of a serial that this shard has had: nothing is to be done for it again. `step` 1: of
+    /// what is to be retained.
+    pub(crate) fn has_had(&self, confirm: Confirm, step: u16) -> bool {
+        let Some(log) = &self.log else { return false };
+        log.has_seen(self.cx.source_of(confirm, step), confirm.serial)
+    }
+
+    pub(crate) fn answer_repetition(&mut self, confirm: Confirm, message: Message) {
+        let level = level_of(message.level());
+        let Some(log) = &mut self.log else { return };
+        if log.answer_repetition(level, confirm).is_some() {
+            self.cx.answer(Some(confirm), Reason::SUCCESS, message);
+        }
     }
 
     /// Mail waits until there is room for it in the log.

@@ -247,10 +247,10 @@ impl Cells {
 
     /// A client id that has its home in a cell.
     pub fn id_in(&self, cell: u16, name: &str) -> String {
-        let homes = self.labs[usize::from(cell)].shared.homes;
+        let shared = &self.labs[usize::from(cell)].shared;
         (0..10_000)
             .map(|number| format!("{name}-{number}"))
-            .find(|id| homes.cell_of_client(id) == cell)
+            .find(|id| shared.cell_of_client(id) == cell)
             .expect("some name hashes to the cell")
     }
 

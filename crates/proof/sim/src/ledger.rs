@@ -62,7 +62,7 @@ impl World {
     pub(crate) fn judge_ledger(&mut self) -> Result<(), String> {
         let ids: Vec<String> = self.clients.iter().map(|client| client.id.clone()).collect();
         for id in ids {
-            self.switch_to_cell(self.node.shared.homes.cell_of_client(&id));
+            self.switch_to_cell(self.node.shared.cell_of_client(&id));
             self.command(self.shard_of(&id), Command::Purge(id.as_str().into()))?;
         }
         self.let_all_move()?;

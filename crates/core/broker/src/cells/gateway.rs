@@ -158,7 +158,7 @@ impl Gateway {
         self.requests.supersede();
         let is_asked =
             |(_, it): &(u64, &mut Request)| !it.is_superseded() && !is_forgotten(it, flaw);
-        for (number, request) in self.requests.iter_mut().filter(is_asked) {
+        for (number, request) in self.requests.in_order().filter(is_asked) {
             request.was_sent = true;
             let frame = frame_of(number, (request.from, &request.mail), &self.shared)
                 .map(|frame| (request.from, frame));
@@ -348,6 +348,7 @@ impl Gateway {
 
     fn ask(&mut self, from: ShardId, mail: Mail, now_ms: u64, out: &mut Outgoing) {
         let is_sent = self.epoch().is_some();
+        let is_grant = matches!(mail, Mail::AskGrant { .. });
         let Some(number) = self.requests.push(from, mail, now_ms) else {
             return self.shared.metrics[usize::from(from)].mail_lost.add(1);
         };
@@ -358,7 +359,7 @@ impl Gateway {
                     .map(|frame| (from, frame)),
             );
         }
-        if !is_sent {
+        if !is_sent && is_grant {
             self.grant_absent(now_ms, out);
         }
     }

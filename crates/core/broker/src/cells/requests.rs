@@ -96,7 +96,7 @@ impl Requests {
     }
 
     /// In the order in which they were asked.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Request)> {
+    pub(super) fn in_order(&mut self) -> impl Iterator<Item = (u64, &mut Request)> {
         self.by_number.iter_mut().map(|(number, request)| (*number, request))
     }
 

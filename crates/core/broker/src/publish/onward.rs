@@ -202,19 +202,4 @@ impl Shard {
             }
         }
     }
-
-    /// Mail of a serial that this shard has had: nothing is to be done for it again. `step` 1: of
-    /// what is to be retained.
-    pub(crate) fn has_had(&self, confirm: Confirm, step: u16) -> bool {
-        let Some(log) = &self.log else { return false };
-        log.has_seen(self.cx.source_of(confirm, step), confirm.serial)
-    }
-
-    pub(crate) fn answer_repetition(&mut self, confirm: Confirm, message: Message) {
-        let level = level_of(message.level());
-        let Some(log) = &mut self.log else { return };
-        if log.answer_repetition(level, confirm).is_some() {
-            self.cx.answer(Some(confirm), Reason::SUCCESS, message);
-        }
-    }
 }

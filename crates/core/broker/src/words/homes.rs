@@ -4,7 +4,7 @@
 //! its home in one shard of one cell, by its hash. To the shards of a cell, another cell is one
 //! more place that mail goes to, whatever shard there has the home.
 
-use crate::{Name, ShardId};
+use crate::ShardId;
 
 /// The cells of a cluster, and which of them this one is. A broker that is not in a cluster is one
 /// cell.
@@ -124,11 +124,6 @@ impl Homes {
     /// Where mail for another cell goes to.
     pub const fn place_of_cell(self, cell: u16) -> Place {
         self.place_of(Home { cell, shard: 0 })
-    }
-
-    /// The cell of a client id.
-    pub fn cell_of_client(self, id: &str) -> u16 {
-        Name::first(id).home_of_client(self).cell
     }
 
     /// The cell behind a place. None: a shard of this one.

@@ -180,6 +180,11 @@ impl Shared {
         self.homes.place_of(client.home_of_client(self.homes))
     }
 
+    /// The cell that keeps the sessions of a client id, whatever their scope.
+    pub fn cell_of_client(&self, id: &str) -> u16 {
+        Name::first(id).home_of_client(self.homes).cell
+    }
+
     /// The place that keeps the retained message of a topic. Stable like the above.
     pub fn place_of_topic(&self, topic: Name<'_>) -> Place {
         topic.place(self.homes)

@@ -307,7 +307,7 @@ impl World {
 
     /// That of a client.
     pub(crate) fn cell_of(&self, who: usize) -> u16 {
-        self.node.shared.homes.cell_of_client(&self.clients[who].id)
+        self.node.shared.cell_of_client(&self.clients[who].id)
     }
 
     /// Whether the current cell has an owner.
