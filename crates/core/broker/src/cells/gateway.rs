@@ -170,9 +170,8 @@ impl Gateway {
     }
 
     fn forget_dealt(&mut self) {
-        self.dealt.forget();
-        if self.flaw == Some(GatewayFlaw::ReusesNumbers) {
-            self.dealt = Dealt::default();
+        if self.flaw != Some(GatewayFlaw::ReusesNumbers) {
+            self.dealt.forget();
         }
     }
 
