@@ -58,7 +58,7 @@ sees! {
     questions_that_are_overtaken_by_newer_ones: Sabotage::Gateway(Flaw::AsksAgainLate), 0;
     qos_2_that_is_asked_again_without_a_serial: Sabotage::Gateway(Flaw::RepeatsExact), 40;
     summaries_that_are_taken_for_empty: Sabotage::Gateway(Flaw::TakesUnknownForEmpty), 0;
-    answers_that_are_of_an_earlier_owner: Sabotage::Gateway(Flaw::ReusesNumbers), 0;
+    answers_that_are_of_an_earlier_owner: Sabotage::Gateway(Flaw::ReusesNumbers), 150;
     answers_before_the_shards_have_the_message: Sabotage::Gateway(Flaw::AnswersEarly), 0;
     frames_that_are_lost: Sabotage::LoseFrames, 0;
     frames_that_are_delivered_twice: Sabotage::DoubleFrames, 0;
