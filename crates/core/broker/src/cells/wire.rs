@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Numbers are varints. Only the author, which is a hash, is 8 bytes, little-endian. Texts and
-//! bytes follow their length. A field with a `?` is present if a flag says so. [`Flags`] lists the
+//! bytes follow their length. A field with a `?` is present if a flag says so. `Flags` lists the
 //! flags; the highest bit of the level is the flag of the scope. `left_ms` is the time until the
 //! message expires.
 //!

@@ -119,11 +119,11 @@ impl ModelClient {
 
     /// Asks for nothing that is shared, and for nothing but wills and retained messages if so.
     pub(crate) fn leave_groups(&mut self, and_topics: bool) {
-        let stays = |filter: &Filter| {
-            !filter.name().starts_with("$share/")
-                && !(and_topics && filter.name().starts_with("t/"))
+        let goes = |filter: &Filter| {
+            let is_topic = filter.name().starts_with("t/");
+            filter.name().starts_with("$share/") || and_topics && is_topic
         };
-        self.subscribing.filters.retain(stays);
+        self.subscribing.filters.retain(|filter| !goes(filter));
     }
 
     pub(crate) fn wants_nothing(&self) -> bool {
