@@ -63,9 +63,9 @@ sees! {
     frames_that_are_lost: Sabotage::LoseFrames, 0;
     frames_that_are_delivered_twice: Sabotage::DoubleFrames, 0;
     frames_of_an_earlier_owner: Sabotage::KeepOldFrames, 30;
-    changes_of_a_summary_out_of_order: Sabotage::SpreadChanges, 1790;
+    changes_of_a_summary_out_of_order: Sabotage::SpreadChanges, 1950;
     depths_that_are_forgotten: Sabotage::ForgetDepths, 0;
-    serials_that_are_given_twice: Sabotage::SameSerials, 420;
+    serials_that_are_given_twice: Sabotage::SameSerials, 2820;
     repetitions_that_are_answered_before_the_first: Sabotage::AnswerRepetitions, 0;
     serials_that_are_noted_only_where_something_was_kept: Sabotage::NoteKeptOnly, 620;
 }
