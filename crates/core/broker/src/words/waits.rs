@@ -1,9 +1,10 @@
 //! What waits in a shard for another one: the whole list.
 //!
-//! Each of these is begun by mail, and ended by the mail that [`Waits`] names beside it. Should the
-//! other side ever die alone, this is what has to be told: nothing else waits for a shard. What
-//! waits for this shard's own journal is in `log/waiting.rs`. A group whose home has a queue
-//! (`Group::is_waiting`) is no wait: it changes where messages go, and may stay so for ever.
+//! Each of these is begun by mail, and ended by the mail that [`Waits`] names beside it. Shards of
+//! a cell end together. For what waits for another cell, whose owner may end alone, the gateway
+//! keeps the question ([`crate::cells::gateway`]); mail of pauses and of groups does not cross
+//! cells. What waits for this shard's own journal is in `log/waiting.rs`. A group whose home has a
+//! queue (`Group::is_waiting`) is no wait: it changes where messages go, and may stay so for ever.
 
 /// How much of each kind waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
