@@ -82,13 +82,15 @@ pub enum HelloError {
     Versions { own: RangeInclusive<u8>, peer: RangeInclusive<u8> },
     #[error("node {name} is of another cluster")]
     Cluster { name: String },
-    #[error("node {name} answers for lane {got}, asked for lane {asked}")]
+    #[error("node {name} answers for connection {got}, asked for connection {asked}")]
     OtherLane { name: String, got: u8, asked: u8 },
-    #[error("node {name} asks for lane {lane}, this node has {lanes} lanes: use the same number")]
+    #[error(
+        "node {name} asks for connection {lane} of {lanes}, counted from 0: set the same number on all nodes"
+    )]
     NoLane { name: String, lane: u8, lanes: u8 },
     #[error("the certificate of the peer is not issued for node {name}")]
     Name { name: String },
-    #[error("node {name} is not a member of the cluster")]
+    #[error("unknown node {name}: only members of the cluster may connect")]
     NoMember { name: String },
     #[error("node {name} has to wait: the node with the smaller name connects")]
     Direction { name: String },

@@ -13,13 +13,16 @@
 //!
 //! | what | limit | at the limit |
 //! |---|---|---|
-//! | silence of a link | `link_ms`, default [`LINK_MS`] | closed; a heartbeat is sent [`HEARTBEATS_PER_LIFE`] times in it |
+//! | silence of a link | [`Options::link_ms`], default [`LINK_MS`] | closed |
 //! | time of a handshake | [`HANDSHAKE_MS_MAX`] | closed |
 //! | accepted connections in a handshake | [`HANDSHAKES_MAX`] | the oldest one is closed |
 //! | the same of one address | [`HANDSHAKES_PER_ADDRESS_MAX`] | the new one is closed |
-//! | bytes and packets that wait on a link | [`OUTBOX_BYTES_MAX`], [`OUTBOX_PACKETS_MAX`] | the sender gets its packet back |
+//! | bytes that wait on a link | [`OUTBOX_BYTES_MAX`] | the sender gets its packet back |
+//! | packets that wait on a link | [`OUTBOX_PACKETS_MAX`] | the same |
 //! | a packet | `broker::cells::wire::FRAME_BYTES_MAX` | closed |
 //! | time between attempts to connect | [`RETRY_MS_MIN`] to [`RETRY_MS_MAX`] | |
+//!
+//! A link with nothing to send sends [`HEARTBEATS_PER_LIFE`] heartbeats in `link_ms`.
 //!
 //! A handshake costs at most 100 KB. Memory for a packet is allocated as its bytes arrive.
 //!

@@ -103,13 +103,13 @@ pub enum Reason {
     Closed,
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("invalid packet: {0}")]
+    #[error(transparent)]
     Packet(#[from] WireError),
     #[error("{0}")]
     Violation(#[from] Violation),
     #[error("the node has connected again")]
     Replaced,
-    #[error("the node is not a member any more")]
+    #[error("the node was removed from the cluster")]
     Removed,
     #[error("this node stops")]
     Stopped,

@@ -27,7 +27,7 @@ pub struct Sender {
 /// A packet that was not accepted. It is returned.
 #[derive(Clone, PartialEq, Eq, Error)]
 pub enum SendError {
-    #[error("the link has no room: send again after on_room")]
+    #[error("the outbox is full: send again after on_room")]
     Full(Vec<u8>),
     #[error("the link is closed")]
     Closed(Vec<u8>),

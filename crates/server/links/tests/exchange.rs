@@ -315,17 +315,17 @@ fn a_member_that_is_removed_is_disconnected_and_may_come_back() {
     let [one, other] = ["n1", "n2"].map(|name| Node::start(options(name, authority.issue(name))));
     let [_, before] = join(&one, &other);
     other.links.remove("n1");
-    assert_eq!(other.until_lost(), "the node is not a member any more");
+    assert_eq!(other.until_lost(), "the node was removed from the cluster");
     one.until_lost();
     assert_eq!(other.links.send("n1", 0, vec![7]), Err(SendError::Closed(vec![7])));
     // It tries again.
-    assert_eq!(other.until_failed(), "node n1 is not a member of the cluster");
+    assert_eq!(other.until_failed(), "unknown node n1: only members of the cluster may connect");
     other.links.add(one.member());
     one.until_connected();
     assert_ne!(other.until_connected().own_session, before.own_session);
     // The one that connects removes the other.
     one.links.remove("n2");
-    assert_eq!(one.until_lost(), "the node is not a member any more");
+    assert_eq!(one.until_lost(), "the node was removed from the cluster");
     assert_eq!(other.until_lost(), "the peer closed the connection");
 }
 

@@ -18,13 +18,16 @@ pub(crate) struct Authority {
 impl Authority {
     /// A new CA.
     pub(crate) fn new() -> Self {
+        let directory = TempDir::new().expect("directory");
         let mut params = CertificateParams::new(Vec::new()).expect("params");
-        params.distinguished_name.push(DnType::CommonName, "Nodes");
+        // Each has another name.
+        let name = format!("CA in {}", directory.path().display());
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().expect("key");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("CA");
-        let authority = Self { directory: TempDir::new().expect("directory"), issuer };
+        let authority = Self { directory, issuer };
         authority.write("ca.pem", &authority.issuer.pem());
         authority
     }
