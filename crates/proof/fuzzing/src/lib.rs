@@ -10,6 +10,7 @@ pub mod cluster_message;
 pub mod filters;
 pub mod imports;
 pub mod journal;
+pub mod link_hello;
 pub mod log_recovery;
 pub mod mutate;
 pub mod names;
@@ -34,7 +35,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 22] = [
+pub const TARGETS: [Target; 23] = [
     Target { name: "cell_frame", run: cell_frame::cell_frame, cost: 5, seeds: cell_frame::seeds },
     parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
     parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
@@ -62,6 +63,7 @@ pub const TARGETS: [Target; 22] = [
     },
     parser("import_event_grid", imports::import_event_grid, imports::event_grid_seeds),
     parser("journal", journal::journal, journal::seeds),
+    parser("link_hello", link_hello::link_hello, link_hello::seeds),
     Target {
         name: "log_recovery",
         run: log_recovery::log_recovery,
