@@ -234,6 +234,23 @@ impl Lease {
         (self.under_way.is_none() && !is_over).then_some(self.next_at_ms)
     }
 
+    /// Who has the lease, as far as this node knows. None: nobody, or its holder has not renewed it
+    /// in time.
+    pub fn owner(&self, now_ms: u64) -> Option<&LeaseValue> {
+        let seen = self.seen.as_ref()?;
+        let value = seen.value.as_ref().filter(|value| !value.is_released)?;
+        let is_own = matches!(self.standing(), Standing::Held { .. });
+        (is_own || !self.has_expired(seen, now_ms)).then_some(value)
+    }
+
+    /// While the store does not answer, nobody's lease is seen to expire.
+    fn has_expired(&self, seen: &Seen, now_ms: u64) -> bool {
+        let settled = self
+            .settled_since_ms
+            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) >= self.timing.settle_ms);
+        now_ms.saturating_sub(seen.at_ms) >= self.timing.lease_ms && settled
+    }
+
     fn may_take(&self, now_ms: u64) -> bool {
         let Some(seen) = self.seen.as_ref().filter(|_| self.wants) else { return false };
         // A lease that cannot be read may be held by a newer program.
@@ -244,10 +261,7 @@ impl Lease {
                 value.successor.as_ref().is_some_and(|successor| *successor != self.own.node);
             return !is_for_other || age_ms >= self.timing.successor_ms;
         }
-        let settled = self
-            .settled_since_ms
-            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) >= self.timing.settle_ms);
-        age_ms >= self.timing.lease_ms && settled
+        self.has_expired(seen, now_ms)
     }
 
     fn taking(&mut self, now_ms: u64) -> LeaseRequest {

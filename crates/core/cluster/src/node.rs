@@ -169,6 +169,11 @@ impl Node {
         self.lease.value()
     }
 
+    /// Who is active, as far as this node knows. None: nobody, or its lease was seen to expire.
+    pub fn owner(&self, now_ms: u64) -> Option<&LeaseValue> {
+        self.lease.owner(now_ms)
+    }
+
     /// Why the key-value store does not answer, or holds a lease that cannot be read, if so.
     pub fn unreachable(&self) -> Option<&str> {
         self.lease.unreachable()

@@ -86,8 +86,11 @@ pub trait Host {
 
     /// Called after all that led to bytes for a client, or to an answer, and before these leave.
     /// Where the right to act depends on a lease it returns when that is held, however long it
-    /// takes.
-    fn await_lease(&self) {}
+    /// takes. False: the right is lost, and nothing may leave any more.
+    #[must_use]
+    fn await_lease(&self) -> bool {
+        true
+    }
 
     /// Nobody waits for the answer any more.
     fn has_gone(&self, asker: &Self::Asker) -> bool;

@@ -50,6 +50,8 @@ pub enum Item<H: Host> {
     Shutdown,
     /// Nobody sends mail any more: write what is left, then end.
     CloseJournals,
+    /// The right to act is lost: end at once, without a byte to anybody.
+    Abandon,
     /// For the host.
     Order(H::Order),
 }

@@ -482,8 +482,21 @@ impl<H: Host> Driver<H> {
                 let journals = self.shards.all_mut().iter_mut().filter_map(Shard::journal_mut);
                 journals.for_each(|journal| journal.close());
             }
+            Item::Abandon => self.abandon(),
             Item::Order(order) => self.host.on_order(order, &mut self.shards, now_ms),
         }
+    }
+
+    /// Somebody else has the right to act: sockets close as they are, and who waits for an answer
+    /// gets none.
+    fn abandon(&mut self) {
+        self.ends_at_ms = Some(0);
+        self.connections.clear();
+        self.arrivals = Arrivals::default();
+        self.closing.clear();
+        self.unread.clear();
+        self.asked.clear();
+        self.askers.clear();
     }
 
     fn shard(&mut self, shard: ShardId) -> &mut Shard {

@@ -102,14 +102,17 @@ pub struct MemoryHost {
     in_place: Option<(usize, InPlaceDisk)>,
     /// No byte comes or goes.
     is_shut: bool,
+    /// The right to act is lost.
+    is_lost: bool,
 }
 
 impl MemoryHost {
     pub fn new(clock: &Rc<Clock>) -> Self {
         let (watched, reports, banned) = (Vec::new(), Rc::default(), Rc::default());
         let back_end = Box::new(|| Reauthenticated::Failure(Reason::NOT_AUTHORIZED));
-        let (in_place, is_shut) = (None, false);
-        Self { clock: clock.clone(), watched, reports, banned, back_end, in_place, is_shut }
+        let (in_place, is_shut, is_lost) = (None, false, false);
+        let clock = clock.clone();
+        Self { clock, watched, reports, banned, back_end, in_place, is_shut, is_lost }
     }
 
     /// From now on it writes itself what a journal may have written in place: at most `bytes_max`
@@ -127,6 +130,11 @@ impl MemoryHost {
         if std::mem::replace(&mut self.is_shut, is_shut) != is_shut {
             self.watched.iter().for_each(|watched| watched.shut(is_shut));
         }
+    }
+
+    /// Another node has what this one had, and its driver does not know yet.
+    pub const fn lose(&mut self) {
+        self.is_lost = true;
     }
 
     pub fn clock(&self) -> &Rc<Clock> {
@@ -237,6 +245,10 @@ impl Host for MemoryHost {
 
     fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
         self.reports.borrow_mut().streams.push((shard, news));
+    }
+
+    fn await_lease(&self) -> bool {
+        !self.is_lost
     }
 
     fn on_mail_for_cell(&mut self, from: ShardId, to: Place, mails: Vec<Mail>) {

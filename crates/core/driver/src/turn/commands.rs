@@ -44,7 +44,9 @@ impl<H: Host> Driver<H> {
         for (ticket, mut answer) in std::mem::take(&mut self.shards[place].effects_mut().answers) {
             self.add_tls(&mut answer);
             if let Some(asker) = self.askers.try_remove(ticket as usize - 1) {
-                self.host.await_lease();
+                if !self.host.await_lease() {
+                    return self.abandon();
+                }
                 self.host.answer(asker, answer);
             }
         }

@@ -424,3 +424,32 @@ fn a_publisher_is_not_read_while_much_of_its_mail_lies_before_a_busy_driver() {
     }
     assert_eq!(received, MESSAGES * 512);
 }
+
+#[test]
+fn a_driver_that_lost_the_right_to_act_sends_nothing_and_ends() {
+    let lose: [fn(&mut TestDriver, &Mailboxes); 2] = [
+        |_, mailboxes| mailboxes[0].put(Item::Abandon),
+        // It notices before anybody tells it.
+        |driver, _| driver.host_mut().lose(),
+    ];
+    for lose in lose {
+        let (mut drivers, mailboxes) = drivers(1);
+        let driver = &mut drivers[0];
+        let clients = crowd(2, &mailboxes, b"\x82\x07\x00\x01\x00\x00\x01t\x00");
+        drive_until(driver, |driver| count(driver, |m| &m.subscriptions) == 2);
+        drive_until(driver, |driver| !driver.has_work(driver.host().now()));
+        clients.iter().for_each(|client| drop(client.take(usize::MAX)));
+        let (_newcomer, handover) = connect(0, "newcomer".into());
+
+        clients[0].send(b"\x30\x05\x00\x01t\x00x");
+        lose(driver, &mailboxes);
+        mailboxes[0].put(Item::Connection(Box::new(handover)));
+        turn(driver);
+
+        assert!(driver.is_over() && driver.connections.is_empty());
+        for client in &clients {
+            assert!(client.take(usize::MAX).is_empty(), "nothing left");
+            assert!(client.is_closed());
+        }
+    }
+}

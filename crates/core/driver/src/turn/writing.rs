@@ -66,9 +66,11 @@ impl<H: Host> Driver<H> {
             if connection.is_blocked || matches!(connection.state, State::Lost) {
                 return;
             }
+            if !self.host.await_lease() {
+                return self.abandon();
+            }
             let (place, slot) = (usize::from(connection.shard), connection.slot);
             let number = connection.number;
-            self.host.await_lease();
             let written = match &mut connection.state {
                 State::Leaving { farewell, .. } => write_outbox(&mut connection.socket, farewell),
                 _ => match self.shards[place].outbox(slot, number) {
@@ -100,7 +102,9 @@ impl<H: Host> Driver<H> {
             return;
         }
         // What an earlier write left over leaves now.
-        self.host.await_lease();
+        if !self.host.await_lease() {
+            return self.abandon();
+        }
         if connection.socket.flush().is_err() {
             self.on_lost(key);
         }

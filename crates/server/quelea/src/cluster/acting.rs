@@ -10,32 +10,53 @@ use rustix::time::{ClockId, clock_gettime};
 /// How often a worker that waits for the lease looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The time that stands for a right that does not come back.
+const LOST: u64 = u64::MAX;
+
 /// The right to act, shared by all threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Acting(Arc<AtomicU64>);
 
 impl Acting {
-    /// `until_ms`: of [`boot_ms`]. 0: not at all.
+    /// `until_ms`: of [`boot_ms`]. 0: not at all. Has no effect once the right is lost.
     pub(crate) fn set(&self, until_ms: u64) {
-        self.0.store(until_ms, Ordering::Release);
+        let until_ms = until_ms.min(LOST - 1);
+        let put = |known| (known != LOST).then_some(until_ms);
+        let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, put);
+    }
+
+    /// For ever: another node may have it.
+    pub(crate) fn lose(&self) {
+        self.0.store(LOST, Ordering::Release);
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.0.load(Ordering::Acquire) == LOST
     }
 
     pub(crate) fn is_held(&self) -> bool {
-        boot_ms() < self.0.load(Ordering::Acquire)
+        self.remaining_ms() > 0
     }
 
     /// For how long it is held if nothing renews it.
     pub(crate) fn remaining_ms(&self) -> u64 {
-        self.0.load(Ordering::Acquire).saturating_sub(boot_ms())
+        match self.0.load(Ordering::Acquire) {
+            LOST => 0,
+            until_ms => until_ms.saturating_sub(boot_ms()),
+        }
     }
 
-    /// Returns when the lease is held. If another node takes it meanwhile, this thread ends with
-    /// the process. The clock is read here, after all that led to what is about to leave: a process
-    /// that was stopped in between finds its lease run out.
-    pub(crate) fn wait(&self) {
+    /// Returns when the lease is held; false if it is lost. The clock is read here, after all that
+    /// led to what is about to leave: a process that was stopped in between finds its lease run
+    /// out.
+    pub(crate) fn wait(&self) -> bool {
         while !self.is_held() {
+            if self.is_lost() {
+                return false;
+            }
             std::thread::sleep(LOOK_INTERVAL);
         }
+        true
     }
 }
 
@@ -56,7 +77,7 @@ mod tests {
         assert!(!acting.is_held());
         acting.set(boot_ms() + 60_000);
         assert!(acting.is_held());
-        acting.wait();
+        assert!(acting.wait());
         acting.set(boot_ms());
         assert!(!acting.is_held());
     }
@@ -67,6 +88,17 @@ mod tests {
         let waits = acting.clone();
         let waiting = std::thread::spawn(move || waits.wait());
         acting.set(boot_ms() + 60_000);
-        waiting.join().unwrap();
+        assert!(waiting.join().unwrap());
+    }
+
+    #[test]
+    fn who_waits_for_a_lost_lease_is_told_so_and_it_does_not_come_back() {
+        let acting = Acting::default();
+        let waits = acting.clone();
+        let waiting = std::thread::spawn(move || waits.wait());
+        acting.lose();
+        assert!(!waiting.join().unwrap());
+        acting.set(boot_ms() + 60_000);
+        assert!(!acting.is_held() && !acting.wait());
     }
 }

@@ -28,7 +28,7 @@ use super::files::{Files, NotTaken, PutFile};
 use super::placement::place_leaders;
 use super::stream_files::ClusterStreamFiles;
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
-use super::{AbortOnPanic, End};
+use super::{AbortOnPanic, End, Extent};
 use crate::run::StreamsHandle;
 use data::DataDir;
 
@@ -76,10 +76,12 @@ pub(crate) enum Turn {
         journals: Vec<TakenJournal>,
     },
     Released,
-    /// The process is to end.
+    /// The process is to end; or the cell, which another node is to have.
     Stop,
     /// Files are to be read again (SIGHUP).
     Reload,
+    /// The role is lost, or cannot be filled: the thread of the member has ended.
+    Ended(End),
 }
 
 /// How other threads reach the member's thread.
@@ -98,6 +100,38 @@ pub(crate) struct Member {
     orders: mpsc::UnboundedSender<Order>,
     view: Arc<Mutex<Status>>,
     is_stopping: Arc<AtomicBool>,
+    /// Who has the role, and who hears of it.
+    owners: OwnerWatch,
+}
+
+/// The node that has a role, and its epoch.
+pub(crate) type Owner = (String, u64);
+
+/// Hears each time that another owner has the role, or nobody.
+pub(crate) type HearOwner = Box<dyn Fn(Option<Owner>) + Send + Sync>;
+
+#[derive(Clone, Default)]
+pub(crate) struct OwnerWatch(Arc<Mutex<(Option<Owner>, Option<HearOwner>)>>);
+
+impl OwnerWatch {
+    /// The present owner is reported at once.
+    pub(crate) fn hear(&self, hear: HearOwner) {
+        let mut watch = self.lock();
+        hear(watch.0.clone());
+        watch.1 = Some(hear);
+    }
+
+    fn set(&self, owner: Option<Owner>) {
+        let mut watch = self.lock();
+        if watch.0 != owner {
+            watch.0.clone_from(&owner);
+            watch.1.iter().for_each(|hear| hear(owner.clone()));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, (Option<Owner>, Option<HearOwner>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The node that a switchover goes to, once there is one.
@@ -129,6 +163,11 @@ impl Member {
     /// The process was requested to stop. A switchover stops it, too, and then it begins again.
     fn is_to_end(&self) -> bool {
         self.is_stopping.load(Ordering::SeqCst) && self.successor.get().is_none()
+    }
+
+    /// Who hears from now on which node has the role.
+    pub(crate) fn hear_owner(&self, hear: HearOwner) {
+        self.owners.hear(hear);
     }
 
     /// How this node is, and the others as they said last.
@@ -187,6 +226,7 @@ pub(crate) struct MemberParts {
     /// Name, instance, version, address and checksum of the settings.
     pub(crate) facts: NodeStatus,
     pub(crate) is_stopping: Arc<AtomicBool>,
+    pub(crate) extent: Extent,
 }
 
 /// Starts the thread. `runtime` is the one that the engine was connected on.
@@ -210,6 +250,7 @@ pub(crate) fn start(
         orders,
         view: Arc::default(),
         is_stopping: parts.is_stopping.clone(),
+        owners: OwnerWatch::default(),
     };
     let mut copies = Vec::new();
     let mut cursors = Vec::new();
@@ -288,6 +329,9 @@ struct Loop {
     /// The role may have changed since it was looked at.
     is_stale: bool,
     was_acting: bool,
+    extent: Extent,
+    /// The role was given back or lost, and there is nothing left to do.
+    is_over: bool,
     effects: Vec<Effect>,
 }
 
@@ -300,7 +344,7 @@ impl Loop {
         orders: mpsc::UnboundedReceiver<Order>,
         turns: Sender<Turn>,
     ) -> Self {
-        let MemberParts { settings, data, engine, talk, facts, .. } = parts;
+        let MemberParts { settings, data, engine, talk, facts, extent, .. } = parts;
         let (hear, heard) = mpsc::unbounded_channel();
         let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
         Self {
@@ -321,6 +365,8 @@ impl Loop {
             read: (0, 0),
             is_stale: false,
             was_acting: false,
+            extent,
+            is_over: false,
             copies,
             files: Files::new(engine.clone()),
             engine,
@@ -346,6 +392,9 @@ impl Loop {
             self.node.set_waiting(files.is_some_and(|files| !files.is_ready()));
             self.node.on_tick(boot_ms(), wall_ms());
             self.carry_out().await;
+            if self.is_over {
+                return;
+            }
             if mark_at <= Instant::now() {
                 mark_at = Instant::now() + MARK_INTERVAL;
                 self.mark();
@@ -607,7 +656,14 @@ impl Loop {
                 }
                 self.note_changes();
                 self.watcher = None;
+                self.is_over = self.extent == Extent::Cell;
                 let _ = self.turns.send(Turn::Released);
+            }
+            Role::Ended(why) if self.extent == Extent::Cell => {
+                self.member.acting.lose();
+                self.is_over = true;
+                let end = if self.is_served { End::Lost(why) } else { End::Failed(why) };
+                let _ = self.turns.send(Turn::Ended(end));
             }
             Role::Ended(why) => {
                 self.member.acting.set(0);
@@ -706,7 +762,9 @@ impl Loop {
         self.switchover = Some(name.clone());
         self.member.successor.set(name.clone());
         // The broker stops in order, as on SIGTERM, and then gives the role back.
-        if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
+        if self.extent == Extent::Cell {
+            let _ = self.turns.send(Turn::Stop);
+        } else if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
             return refuse(format!("cannot stop this node: {error}"));
         }
         Some(SwitchoverAnswer { is_accepted: true, detail: name })
@@ -749,6 +807,12 @@ impl Loop {
     /// Whether the lease is held, and the role, are looked at in each turn: what has changed is
     /// reported at once. The rest is reported with the next status.
     fn note_changes(&mut self) {
+        if self.extent == Extent::Cell {
+            let owner = self.node.owner(boot_ms());
+            self.member
+                .owners
+                .set(owner.map(|owner| (owner.holder.node.clone(), owner.epoch)));
+        }
         let is_acting = self.member.acting.is_held();
         let has_turned = std::mem::replace(&mut self.was_acting, is_acting) != is_acting;
         if has_turned && !is_acting && matches!(self.node.role(), Role::Active { .. }) {

@@ -42,7 +42,7 @@ use engine::Engine;
 pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
 pub use lag::Lag;
 pub use login::check_files;
-pub(crate) use member::{JournalInput, Member, Order, Turn};
+pub(crate) use member::{JournalInput, Member, Order, Owner, Turn};
 pub use operate::{ClusterArgs, run};
 pub(crate) use stream_files::{ClusterStreamFiles, Reach};
 use talk::Talk;
@@ -116,7 +116,7 @@ impl Clustered {
         cluster: &ClusterConfig,
         waiting: &WaitReason,
         stop: impl Future,
-        is_stopping: Arc<AtomicBool>,
+        (is_stopping, extent): (Arc<AtomicBool>, Extent),
     ) -> anyhow::Result<Option<Self>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -133,8 +133,8 @@ impl Clustered {
         });
         match reached? {
             Some(reached) => {
-                let node = (config, cluster, data, is_stopping);
-                Self::start(node, runtime, reached).map(Some)
+                let node = (config, cluster, data);
+                Self::start(node, runtime, reached, (is_stopping, extent)).map(Some)
             }
             None => {
                 // A host name that is being resolved is not waited for.
@@ -145,9 +145,10 @@ impl Clustered {
     }
 
     fn start(
-        (config, cluster, data, is_stopping): (&Config, &ClusterConfig, DataDir, Arc<AtomicBool>),
+        (config, cluster, data): (&Config, &ClusterConfig, DataDir),
         runtime: tokio::runtime::Runtime,
         reached: Reached,
+        (is_stopping, extent): (Arc<AtomicBool>, Extent),
     ) -> anyhow::Result<Self> {
         let Reached { engine, facts, talk, has_blocks } = reached;
         let shards = facts.shards;
@@ -165,7 +166,8 @@ impl Clustered {
         let instance = u64::from_ne_bytes(base::random());
         let address = cluster.advertise.clone().unwrap_or_default();
         let identity = cluster::Identity { node: cluster.node.clone(), instance, address };
-        let stream_files = has_blocks
+        // Cells have no streams yet, and would need a thread each for their files.
+        let stream_files = (has_blocks && extent == Extent::Process)
             .then(|| ClusterStreamFiles::start(engine.clone(), facts.id, data.path()))
             .transpose()?;
         let parts = member::MemberParts {
@@ -193,6 +195,7 @@ impl Clustered {
             engine,
             talk,
             is_stopping,
+            extent,
         };
         let (member, turn, turns) = member::start(runtime, parts)?;
         tracing::info!(
@@ -211,7 +214,17 @@ fn config_checksum(config: &Config) -> String {
     format!("{:08x}", storage::checksum(text.as_bytes()))
 }
 
+/// What ends when this node loses a role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All that it is: it begins again as a new process.
+    Process,
+    /// The cell only. Others of the process go on.
+    Cell,
+}
+
 /// Why a node starts again.
+#[derive(Debug)]
 pub(crate) enum End {
     /// An operator wanted it.
     SwitchedOver { to: String },
@@ -226,7 +239,9 @@ struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
-        std::process::abort();
+        if std::thread::panicking() {
+            std::process::abort();
+        }
     }
 }
 

@@ -108,7 +108,8 @@ fn begin(
     let _http = answer_while_waiting(config, &waiting, clock)?;
     let (stop, stopped) = oneshot::channel::<()>();
     stops.set(move || drop(stop));
-    let begun = Clustered::begin(config, cluster, &waiting, stopped, stops.flag())?;
+    let ending = (stops.flag(), cluster::Extent::Process);
+    let begun = Clustered::begin(config, cluster, &waiting, stopped, ending)?;
     if begun.is_none() {
         tracing::info!("stopping");
     }
@@ -169,6 +170,7 @@ fn is_released(clustered: &Clustered) -> bool {
             Ok(Turn::Released) => return true,
             // It came too late for this node.
             Ok(Turn::Active { .. } | Turn::Stop | Turn::Reload) => {}
+            Ok(Turn::Ended(_)) => return false,
             Err(_) => return false,
         }
     }

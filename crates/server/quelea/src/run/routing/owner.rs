@@ -101,7 +101,9 @@ impl Owner {
     pub(super) fn run(mut self, inputs: &Receiver<Input>) -> io::Result<()> {
         let mut effects = Vec::new();
         loop {
-            self.wait_for_lease();
+            if !self.wait_for_lease() {
+                return Ok(());
+            }
             let waits = self.targets.push();
             match inputs.recv_timeout(self.sleep(waits)) {
                 Ok(input) => self.take(input),
@@ -114,7 +116,9 @@ impl Owner {
             let now_ms = self.clock.now_ms();
             self.look_at_clocks(now_ms);
             self.hub.work(now_ms, &self.files, &mut effects);
-            self.wait_for_lease();
+            if !self.wait_for_lease() {
+                return Ok(());
+            }
             for effect in effects.drain(..) {
                 self.carry_out(effect);
             }
@@ -130,11 +134,9 @@ impl Owner {
         }
     }
 
-    /// Nothing may leave that another node may have sent since.
-    fn wait_for_lease(&self) {
-        if let Some(cluster) = &self.ground.cluster {
-            cluster.acting.wait();
-        }
+    /// Nothing may leave that another node may have sent since. False: another node may send now.
+    fn wait_for_lease(&self) -> bool {
+        self.ground.cluster.as_ref().is_none_or(|cluster| cluster.acting.wait())
     }
 
     fn sleep(&self, waits_for_target: bool) -> Duration {

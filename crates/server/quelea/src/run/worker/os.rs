@@ -265,10 +265,8 @@ impl Host for Os {
     }
 
     #[inline]
-    fn await_lease(&self) {
-        if let Some(acting) = &self.parts.acting {
-            acting.wait();
-        }
+    fn await_lease(&self) -> bool {
+        self.parts.acting.as_ref().is_none_or(Acting::wait)
     }
 
     fn has_gone(&self, asker: &oneshot::Sender<Answer>) -> bool {
