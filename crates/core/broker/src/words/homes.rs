@@ -126,6 +126,11 @@ impl Homes {
         self.place_of(Home { cell, shard: 0 })
     }
 
+    /// Whether a place is a shard of this cell.
+    pub const fn is_own(self, place: Place) -> bool {
+        place < self.shards
+    }
+
     /// The cell behind a place. None: a shard of this one.
     pub const fn cell_at(self, place: Place) -> Option<u16> {
         if place < self.shards {

@@ -28,7 +28,7 @@ use super::files::{Files, NotTaken, PutFile};
 use super::placement::place_leaders;
 use super::stream_files::ClusterStreamFiles;
 use super::talk::{self, NodeStatus, Question, Said, ShardStatus, Status, SwitchoverAnswer, Talk};
-use super::{AbortOnPanic, End, Extent};
+use super::{AbortOnPanic, End, RoleOf};
 use crate::run::StreamsHandle;
 use data::DataDir;
 
@@ -80,6 +80,8 @@ pub(crate) enum Turn {
     Stop,
     /// Files are to be read again (SIGHUP).
     Reload,
+    /// Files of access rules have changed. To a cell.
+    ReloadRules,
     /// The role is lost, or cannot be filled: the thread of the member has ended.
     Ended(End),
 }
@@ -226,7 +228,7 @@ pub(crate) struct MemberParts {
     /// Name, instance, version, address and checksum of the settings.
     pub(crate) facts: NodeStatus,
     pub(crate) is_stopping: Arc<AtomicBool>,
-    pub(crate) extent: Extent,
+    pub(crate) role_of: RoleOf,
 }
 
 /// Starts the thread. `runtime` is the one that the engine was connected on.
@@ -329,7 +331,7 @@ struct Loop {
     /// The role may have changed since it was looked at.
     is_stale: bool,
     was_acting: bool,
-    extent: Extent,
+    role_of: RoleOf,
     /// The role was given back or lost, and there is nothing left to do.
     is_over: bool,
     effects: Vec<Effect>,
@@ -344,7 +346,7 @@ impl Loop {
         orders: mpsc::UnboundedReceiver<Order>,
         turns: Sender<Turn>,
     ) -> Self {
-        let MemberParts { settings, data, engine, talk, facts, extent, .. } = parts;
+        let MemberParts { settings, data, engine, talk, facts, role_of, .. } = parts;
         let (hear, heard) = mpsc::unbounded_channel();
         let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
         Self {
@@ -365,7 +367,7 @@ impl Loop {
             read: (0, 0),
             is_stale: false,
             was_acting: false,
-            extent,
+            role_of,
             is_over: false,
             copies,
             files: Files::new(engine.clone()),
@@ -656,10 +658,10 @@ impl Loop {
                 }
                 self.note_changes();
                 self.watcher = None;
-                self.is_over = self.extent == Extent::Cell;
+                self.is_over = self.role_of == RoleOf::Cell;
                 let _ = self.turns.send(Turn::Released);
             }
-            Role::Ended(why) if self.extent == Extent::Cell => {
+            Role::Ended(why) if self.role_of == RoleOf::Cell => {
                 self.member.acting.lose();
                 self.is_over = true;
                 let end = if self.is_served { End::Lost(why) } else { End::Failed(why) };
@@ -762,7 +764,7 @@ impl Loop {
         self.switchover = Some(name.clone());
         self.member.successor.set(name.clone());
         // The broker stops in order, as on SIGTERM, and then gives the role back.
-        if self.extent == Extent::Cell {
+        if self.role_of == RoleOf::Cell {
             let _ = self.turns.send(Turn::Stop);
         } else if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
             return refuse(format!("cannot stop this node: {error}"));
@@ -807,11 +809,9 @@ impl Loop {
     /// Whether the lease is held, and the role, are looked at in each turn: what has changed is
     /// reported at once. The rest is reported with the next status.
     fn note_changes(&mut self) {
-        if self.extent == Extent::Cell {
+        if self.role_of == RoleOf::Cell {
             let owner = self.node.owner(boot_ms());
-            self.member
-                .owners
-                .set(owner.map(|owner| (owner.holder.node.clone(), owner.epoch)));
+            self.member.owners.set(owner.map(|owner| (owner.holder.node.clone(), owner.epoch)));
         }
         let is_acting = self.member.acting.is_held();
         let has_turned = std::mem::replace(&mut self.was_acting, is_acting) != is_acting;

@@ -63,6 +63,47 @@ pub(crate) struct Clustered {
     pub(crate) turn: Sender<Turn>,
 }
 
+/// The name of what a cell has in the engine.
+pub(crate) fn name_of_cell(cluster: &str, cell: u16) -> String {
+    format!("{cluster}-c{cell}")
+}
+
+/// What a node finds of its cluster.
+pub(crate) enum Begun {
+    /// A cluster with one cell, or one of the cells of another: it follows the logs.
+    One(Box<Clustered>),
+    /// A cluster with several cells.
+    Several(Box<Plan>),
+}
+
+/// A cluster with several cells.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) cells: u16,
+    /// Of each cell.
+    pub(crate) shards: u16,
+    pub(crate) id: [u8; 16],
+    /// Of the hash of filters.
+    pub(crate) seed: u64,
+    pub(crate) secret: [u8; 32],
+    pub(crate) members: Vec<PlannedMember>,
+}
+
+impl Plan {
+    /// A secret of its own for each purpose.
+    pub(crate) fn secret_for(&self, purpose: &str) -> [u8; 32] {
+        use sha2::Digest as _;
+        sha2::Sha256::new().chain_update(self.secret).chain_update(purpose).finalize().into()
+    }
+}
+
+/// A node, and where others reach it.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedMember {
+    pub(crate) node: String,
+    pub(crate) link: String,
+}
+
 /// What a node needs of the engine before it is one.
 struct Reached {
     engine: Engine,
@@ -116,8 +157,8 @@ impl Clustered {
         cluster: &ClusterConfig,
         waiting: &WaitReason,
         stop: impl Future,
-        (is_stopping, extent): (Arc<AtomicBool>, Extent),
-    ) -> anyhow::Result<Option<Self>> {
+        (is_stopping, role_of): (Arc<AtomicBool>, RoleOf),
+    ) -> anyhow::Result<Option<Begun>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -134,7 +175,8 @@ impl Clustered {
         match reached? {
             Some(reached) => {
                 let node = (config, cluster, data);
-                Self::start(node, runtime, reached, (is_stopping, extent)).map(Some)
+                let started = Self::start(node, runtime, reached, (is_stopping, role_of))?;
+                Ok(Some(Begun::One(Box::new(started))))
             }
             None => {
                 // A host name that is being resolved is not waited for.
@@ -148,7 +190,7 @@ impl Clustered {
         (config, cluster, data): (&Config, &ClusterConfig, DataDir),
         runtime: tokio::runtime::Runtime,
         reached: Reached,
-        (is_stopping, extent): (Arc<AtomicBool>, Extent),
+        (is_stopping, role_of): (Arc<AtomicBool>, RoleOf),
     ) -> anyhow::Result<Self> {
         let Reached { engine, facts, talk, has_blocks } = reached;
         let shards = facts.shards;
@@ -167,7 +209,7 @@ impl Clustered {
         let address = cluster.advertise.clone().unwrap_or_default();
         let identity = cluster::Identity { node: cluster.node.clone(), instance, address };
         // Cells have no streams yet, and would need a thread each for their files.
-        let stream_files = (has_blocks && extent == Extent::Process)
+        let stream_files = (has_blocks && role_of == RoleOf::Process)
             .then(|| ClusterStreamFiles::start(engine.clone(), facts.id, data.path()))
             .transpose()?;
         let parts = member::MemberParts {
@@ -195,7 +237,7 @@ impl Clustered {
             engine,
             talk,
             is_stopping,
-            extent,
+            role_of,
         };
         let (member, turn, turns) = member::start(runtime, parts)?;
         tracing::info!(
@@ -214,9 +256,9 @@ fn config_checksum(config: &Config) -> String {
     format!("{:08x}", storage::checksum(text.as_bytes()))
 }
 
-/// What ends when this node loses a role.
+/// Of what a node has a role, and what ends with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum RoleOf {
     /// All that it is: it begins again as a new process.
     Process,
     /// The cell only. Others of the process go on.

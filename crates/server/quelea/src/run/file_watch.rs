@@ -72,6 +72,16 @@ impl FileWatch {
         }
     }
 
+    /// The same of no files: somebody else looks at them.
+    pub(super) fn of_none() -> Self {
+        Self {
+            files: Mutex::default(),
+            changed: Mutex::default(),
+            failed: Mutex::default(),
+            interval: None,
+        }
+    }
+
     /// The same for what a standby uses.
     pub(super) fn of_standby(config: &Config) -> Self {
         let own = Self::new(config);

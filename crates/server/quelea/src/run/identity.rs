@@ -2,12 +2,24 @@
 
 use std::fmt::Write as _;
 
+use broker::{Name, Shared};
+
 use net::{CertificateInfo, PeerInfo};
 
 use config::CertificateIdentity;
 
 /// A client id that no other client has (MQTT-3.1.3-6), in the form that mosquitto gives them.
-pub(super) fn assigned_client_id() -> String {
+/// Its session is in this cell.
+pub(super) fn assigned_client_id(shared: &Shared) -> String {
+    loop {
+        let id = random_client_id();
+        if shared.homes.is_own(shared.place_of_client(Name::first(&id))) {
+            return id;
+        }
+    }
+}
+
+fn random_client_id() -> String {
     let random: [u8; 16] = base::random();
     let mut id = String::from("auto");
     for (place, byte) in random.iter().enumerate() {

@@ -8,6 +8,7 @@
 mod acceptor;
 mod ask;
 mod bridges;
+mod cells;
 mod certificates;
 mod clock;
 pub(crate) mod control;
@@ -23,6 +24,7 @@ mod live;
 mod mailbox;
 mod memory_guard;
 mod node;
+mod own_files;
 mod parts;
 mod reauthentication;
 mod reloads;
@@ -49,6 +51,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use broker::Homes;
 use net::TlsContext;
 use signal_hook::iterator::Signals;
 
@@ -57,7 +60,7 @@ pub(crate) use self::routing::{
 };
 pub use self::routing::{RoutingFigures, RuleFacts, RuleFigures, StreamFigures};
 use crate::api;
-use crate::cluster::TakenJournal;
+use crate::cluster::{RoleOf, TakenJournal};
 use crate::http::State;
 use crate::logging::{Logging, LoggingError};
 use ::identity::auth::authorizer::Authorizer;
@@ -99,7 +102,7 @@ use watch::Upkeep;
 use workers::{Observers, Workers};
 
 /// Reads the configuration again, from where it came.
-pub type Reread<'a> = dyn Fn() -> Result<Loaded, ConfigError> + 'a;
+pub type Reread<'a> = dyn Fn() -> Result<Loaded, ConfigError> + Sync + 'a;
 
 /// Runs the broker until it is requested to stop.
 ///
@@ -118,6 +121,11 @@ pub fn serve(loaded: Loaded, reread: &Reread<'_>) -> anyhow::Result<()> {
     let (node, journals) = match node::join(&loaded, &service, clock)? {
         Joined::Alone => (None, None),
         Joined::Active(node, journals) => (Some(*node), Some(journals)),
+        Joined::Several(several) => {
+            cells::serve(&loaded, *several, (signals, &service), clock, reread)?;
+            tracing::info!("stopped");
+            return Ok(());
+        }
         Joined::Stopped => {
             tracing::info!("stopped");
             return Ok(());
@@ -192,7 +200,8 @@ fn start(
     let is_stamped = store.map_or(Ok(true), |store| stamp_files(store, &mut unwritten))?;
     let mut restored = restore(store, &parts, &rules, (journals, is_stamped), &mut unwritten)?;
     let streams = open_streams(store, &parts, node, &mut restored)?;
-    let workers = start_workers(&parts, restored, streams.as_ref())?;
+    let made = workers::make_mailboxes(workers::count(parts.config(), restored.len()))?;
+    let workers = start_workers(&parts, restored, made, (streams.as_ref(), None))?;
     let streams = streams
         .map(|streams| streams.start(&workers.mailboxes, &parts.life_cycle, &workers.line_pace));
     let streams = streams.transpose()?;
@@ -264,7 +273,8 @@ fn parts_of(
     let ground = Ground {
         directory: store.map(|store| store.data().path()),
         stamps,
-        shards: store.map_or(server.shards, Store::shards),
+        homes: Homes::of_one_cell(store.map_or(server.shards, Store::shards)),
+        cell: None,
         journals: store.map_or(0, Store::shards),
         workers: server.workers,
         decoy_secret,
@@ -332,16 +342,16 @@ fn open_streams(
 fn start_workers(
     parts: &Parts,
     restored: Vec<Restoration>,
-    streams: Option<&routing::Prepared>,
+    mailboxes: workers::Mailboxes,
+    (streams, post): (Option<&routing::Prepared>, Option<&cells::Post>),
 ) -> anyhow::Result<Workers> {
     let Parts { board, turns, life_cycle, limiter, authenticator, authorizer, clock, .. } = parts;
     let acting = &parts.member.as_ref().map(|member| member.acting.clone());
     let inbox = streams.map(|streams| streams.handle().inbox);
     let streams = inbox.as_ref();
-    let observers = Observers { board, turns, life_cycle, limiter, acting, streams };
-    let authorizer = authorizer.as_ref();
-    let config = parts.config();
-    let workers = Workers::start(config, restored, observers, authenticator, authorizer, *clock)?;
+    let observers = Observers { board, turns, life_cycle, limiter, acting, streams, post };
+    let gate = (authenticator, authorizer.as_ref());
+    let workers = Workers::start(parts.config(), (restored, mailboxes), observers, gate, *clock)?;
     workers.wait_until_open(board)?;
     Ok(workers)
 }
@@ -382,7 +392,7 @@ impl Running {
     fn serve(
         &self,
         workers: &Workers,
-        signals: Signals,
+        mut signals: Signals,
         node: Option<&Active>,
         upkeep: Upkeep,
         reread: &Reread<'_>,
@@ -393,7 +403,7 @@ impl Running {
         let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let context =
-            parts.acceptor_context(&workers.mailboxes, &workers.line_pace, &is_stopping)?;
+            parts.acceptor_context(&workers.mailboxes, &workers.line_pace, &is_stopping, None)?;
         // Bridges queue what the first client publishes.
         let bridges = Bridges::start(parts, &workers.mailboxes)?;
         let acceptors = start_acceptors(config, listeners.bound, &context)?;
@@ -423,8 +433,9 @@ impl Running {
         let checker = parts.self_checks.start(config, &parts.shared, &listeners.urls, &counts);
         let checker = checker.context("cannot start a thread")?;
         let tls = [listeners.tls, self.http.tls.clone()].concat();
-        let watch = self.watch(workers, &acceptors, &tls, reread, upkeep.files.clone())?;
-        watch.until_stopped(signals, upkeep);
+        let files = upkeep.files.clone();
+        let watch = self.watch(workers, &acceptors, &tls, (reread, files), RoleOf::Process)?;
+        watch.until_stopped(watch::asks(&mut signals), upkeep);
         if let Some(checker) = &checker {
             checker.stop();
         }
@@ -442,8 +453,8 @@ impl Running {
         workers: &'a Workers,
         acceptors: &Acceptors,
         tls: &'a [(String, Arc<TlsContext>)],
-        reread: &'a Reread<'a>,
-        files: Arc<FileWatch>,
+        (reread, files): (&'a Reread<'a>, Arc<FileWatch>),
+        role_of: RoleOf,
     ) -> anyhow::Result<watch::Watch<'a>> {
         let parts = &self.parts;
         let (namespaces, mailboxes) = (&parts.namespaces, &workers.mailboxes);
@@ -474,6 +485,7 @@ impl Running {
             history: &parts.history,
             service: &parts.service,
             member: parts.member.as_ref(),
+            role_of,
             api_authenticator: self.http.api_authenticator.as_deref(),
             tls,
             clock: parts.clock,

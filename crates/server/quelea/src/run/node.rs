@@ -19,7 +19,8 @@ use super::workers::Workers;
 use super::{Shards, limits, open_control, standby};
 use crate::api;
 use crate::cluster::{
-    self, ClusterFigures, Clustered, End, Member, Order, TakenJournal, Turn, WaitReason,
+    self, Begun, ClusterFigures, Clustered, End, Member, Order, Plan, TakenJournal, Turn,
+    WaitReason,
 };
 use crate::http::{self, Health, State};
 use crate::life_cycle::LifeCycle;
@@ -39,8 +40,16 @@ pub(super) enum Joined {
     Alone,
     /// This node is active, with the journals as they are now.
     Active(Box<Active>, Vec<TakenJournal>),
+    /// It is a node of a cluster with several cells.
+    Several(Box<Several>),
     /// It was requested to stop before it was active.
     Stopped,
+}
+
+/// A node of a cluster with several cells, before it has any.
+pub(super) struct Several {
+    pub(super) plan: Plan,
+    pub(super) stops: Stops,
 }
 
 /// An active node.
@@ -66,8 +75,12 @@ pub(super) fn join(
     let Some(cluster) = &config.cluster else { return Ok(Joined::Alone) };
     let stops = Stops::catch().context("cannot catch signals")?;
     let begun = begin(config, cluster, (&stops, service), clock);
-    let Some(clustered) = begun.inspect_err(|error| wait_for_space(error, &stops))? else {
-        return Ok(Joined::Stopped);
+    let clustered = match begun.inspect_err(|error| wait_for_space(error, &stops))? {
+        None => return Ok(Joined::Stopped),
+        Some(Begun::Several(plan)) => {
+            return Ok(Joined::Several(Box::new(Several { plan: *plan, stops })));
+        }
+        Some(Begun::One(clustered)) => *clustered,
     };
     let owner = control::Owner::Member(clustered.member.clone());
     let control = open_control(clustered.data.path(), owner);
@@ -101,14 +114,14 @@ fn begin(
     cluster: &ClusterConfig,
     (stops, service): (&Stops, &ServiceManager),
     clock: Clock,
-) -> anyhow::Result<Option<Clustered>> {
+) -> anyhow::Result<Option<Begun>> {
     let waiting = WaitReason::default();
     let reason = waiting.clone();
     service.waiting(move || reason.reason());
     let _http = answer_while_waiting(config, &waiting, clock)?;
     let (stop, stopped) = oneshot::channel::<()>();
     stops.set(move || drop(stop));
-    let ending = (stops.flag(), cluster::Extent::Process);
+    let ending = (stops.flag(), cluster::RoleOf::Process);
     let begun = Clustered::begin(config, cluster, &waiting, stopped, ending)?;
     if begun.is_none() {
         tracing::info!("stopping");
@@ -164,12 +177,12 @@ fn leave(clustered: &Clustered) {
     }
 }
 
-fn is_released(clustered: &Clustered) -> bool {
+pub(super) fn is_released(clustered: &Clustered) -> bool {
     loop {
         match clustered.turns.recv_timeout(RELEASE_TIMEOUT) {
             Ok(Turn::Released) => return true,
             // It came too late for this node.
-            Ok(Turn::Active { .. } | Turn::Stop | Turn::Reload) => {}
+            Ok(Turn::Active { .. } | Turn::Stop | Turn::Reload | Turn::ReloadRules) => {}
             Ok(Turn::Ended(_)) => return false,
             Err(_) => return false,
         }
@@ -210,17 +223,13 @@ impl Active {
         self.clustered.member.order(Order::Serving);
     }
 
-    /// From now on signals are heard by those who wait for them. One that came before comes again.
+    /// As [`Stops::hand_over`].
     ///
     /// # Errors
     ///
-    /// When the system does not send it.
+    /// As [`Stops::hand_over`].
     pub(super) fn hand_over_signals(&self) -> std::io::Result<()> {
-        self.stops.hand_over();
-        match self.stops.are_asked() {
-            true => signal_hook::low_level::raise(signal_hook::consts::SIGTERM),
-            false => Ok(()),
-        }
+        self.stops.hand_over()
     }
 
     /// The role cannot be filled: another node may take it, and this process begins again as a

@@ -10,6 +10,7 @@ use driver::Allowance;
 
 use super::acceptor::AcceptorContext;
 use super::bridges::BridgeBoard;
+use super::cells::Entrance;
 use super::certificates::Certificates;
 use super::journals::JournalBoard;
 use super::limiter::ConnectionLimiter;
@@ -75,7 +76,9 @@ pub(super) struct Ground<'a> {
     /// `None`: nothing is kept, or this node only follows.
     pub(super) directory: Option<&'a Path>,
     pub(super) stamps: &'a Stamps,
-    pub(super) shards: u16,
+    pub(super) homes: Homes,
+    /// Of a cell beside others.
+    pub(super) cell: Option<OfCell>,
     /// Those that this process writes.
     pub(super) journals: u16,
     pub(super) workers: u16,
@@ -83,6 +86,41 @@ pub(super) struct Ground<'a> {
     pub(super) decoy_secret: Option<[u8; 32]>,
     pub(super) member: Option<Member>,
     pub(super) service: ServiceManager,
+}
+
+/// What a cell has of its node, and what its shards are made with.
+pub(super) struct OfCell {
+    pub(super) epoch: u64,
+    /// Of the hash of filters, in all cells.
+    pub(super) seed: u64,
+    pub(super) limiter: Arc<ConnectionLimiter>,
+    pub(super) authenticator: Arc<Authenticator>,
+    pub(super) authorizer: Option<Arc<Authorizer>>,
+}
+
+/// Who is let in.
+struct Gate {
+    limiter: Arc<ConnectionLimiter>,
+    authenticator: Arc<Authenticator>,
+    authorizer: Option<Arc<Authorizer>>,
+}
+
+impl Gate {
+    fn make(
+        config: &Config,
+        (stamps, decoy_secret): (&Stamps, Option<[u8; 32]>),
+        clock: Clock,
+    ) -> anyhow::Result<Self> {
+        let authenticator =
+            Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?;
+        authenticator.fit_into(config.limits.memory_bytes_max);
+        let service = config.authorization.as_ref();
+        Ok(Self {
+            authenticator: Arc::new(authenticator),
+            authorizer: service.map(Authorizer::start).transpose()?.map(Arc::new),
+            limiter: Arc::new(open_limiter(config, stamps)?),
+        })
+    }
 }
 
 impl Parts {
@@ -94,24 +132,25 @@ impl Parts {
         ground: Ground<'_>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let Ground { directory, stamps, shards, journals, workers, decoy_secret, .. } = ground;
+        let Ground { directory, stamps, homes, journals, workers, decoy_secret, .. } = ground;
         let config = &loaded.config;
-        let authenticator =
-            Authenticator::start(&config.auth, &config.authentication, decoy_secret, clock)?;
-        authenticator.fit_into(config.limits.memory_bytes_max);
-        let service = config.authorization.as_ref();
-        let authorizer = service.map(Authorizer::start).transpose()?;
-        let shared = Shared::new(
-            limits::of_broker(config),
-            Homes::of_one_cell(shards),
-            u64::from_le_bytes(random()),
-        );
+        let settings = limits::of_broker(config);
+        let (shared, gate) = match ground.cell {
+            None => {
+                let gate = Gate::make(config, (stamps, decoy_secret), clock)?;
+                (Shared::new(settings, homes, u64::from_le_bytes(random())), gate)
+            }
+            Some(OfCell { epoch, seed, limiter, authenticator, authorizer }) => {
+                let gate = Gate { limiter, authenticator, authorizer };
+                (Shared::of_cell(settings, homes, epoch, seed), gate)
+            }
+        };
+        let Gate { limiter, authenticator, authorizer } = gate;
         let configured = match config.routing {
             Some(_) => without_new_deletions(directory, stamps, &config.namespaces)?,
             None => config.namespaces.clone(),
         };
         let namespaces = Namespaces::open(directory, stamps, &shared, &configured)?;
-        let limiter = Arc::new(open_limiter(config, stamps)?);
         let live = Arc::new(LiveSettings::new(loaded.clone(), limiter.clone()));
         let health = Health::new();
         let self_checks = Arc::new(SelfChecks::new(&config.self_check));
@@ -123,8 +162,8 @@ impl Parts {
             history::Sources { shared: shared.clone(), board: board.clone(), turns: turns.clone() };
         Ok(Self {
             clock,
-            authenticator: Arc::new(authenticator),
-            authorizer: authorizer.map(Arc::new),
+            authenticator,
+            authorizer,
             rule_files: Arc::default(),
             namespaces: Arc::new(namespaces),
             configured,
@@ -234,7 +273,8 @@ impl Parts {
         })
     }
 
-    /// What all acceptors know. `mailboxes`: of the workers; a standby has none.
+    /// What all acceptors know. `mailboxes`: of the workers; a standby has none. `entrance`: of the
+    /// listeners of a node whose clients are for cells.
     ///
     /// # Errors
     ///
@@ -244,6 +284,7 @@ impl Parts {
         mailboxes: &Arc<[Arc<Mailbox>]>,
         line_pace: &Arc<LinePace>,
         is_stopping: &Arc<AtomicBool>,
+        entrance: Option<Arc<Entrance>>,
     ) -> anyhow::Result<Arc<AcceptorContext>> {
         let limits = &self.config().limits;
         let is_standby = mailboxes.is_empty();
@@ -267,6 +308,7 @@ impl Parts {
             )),
             is_stopping: is_stopping.clone(),
             cluster: self.member.as_ref().map(acceptor),
+            entrance,
         }))
     }
 }

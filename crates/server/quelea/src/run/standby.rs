@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use broker::ConnectRequest;
 use broker::admission::{self, Refusal};
+use broker::{ConnectRequest, Homes};
 use codec::{Reason, Version};
 use net::TlsContext;
 
@@ -93,7 +93,7 @@ pub(super) fn wait(
     let is_stopping = Arc::new(AtomicBool::new(false));
     let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
     let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
-    let context = parts.acceptor_context(&Arc::default(), &line_pace, &is_stopping)?;
+    let context = parts.acceptor_context(&Arc::default(), &line_pace, &is_stopping, None)?;
     let acceptors = start_acceptors(config, listeners.bound, &context)?;
     for url in listeners.urls.iter().cloned().chain(http.urls()) {
         tracing::info!(url, "listening as a standby");
@@ -158,7 +158,8 @@ fn parts_of(
     let ground = Ground {
         directory: None,
         stamps: &Stamps::default(),
-        shards: clustered.shards,
+        homes: Homes::of_one_cell(clustered.shards),
+        cell: None,
         journals: 0,
         workers: 0,
         decoy_secret: None,

@@ -72,9 +72,17 @@ impl Stops {
         self.lock().reload = Some(Arc::new(action));
     }
 
-    /// From now on others hear the signals.
-    pub(super) fn hand_over(&self) {
+    /// From now on signals are heard by those who wait for them. One that came before comes again.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not send it.
+    pub(super) fn hand_over(&self) -> io::Result<()> {
         *self.lock() = Actions { is_handed_over: true, ..Actions::default() };
+        match self.are_asked() {
+            true => signal_hook::low_level::raise(SIGTERM),
+            false => Ok(()),
+        }
     }
 
     fn stop(&self) {

@@ -21,13 +21,13 @@ use super::limiter::ConnectionLimiter;
 use super::live::LiveSettings;
 use super::mailbox::{Item, Mailbox};
 use super::memory_guard::{Bytes, MemoryGuard};
+use super::own_files::OwnFiles;
 use super::reloads::{Reloaded, Reloads};
 use super::routing;
 use super::service::ServiceManager;
 use super::unwritten::Unwritten;
-use super::worker::Order;
 use crate::api::ApiAuthenticator;
-use crate::cluster::Member;
+use crate::cluster::{Member, RoleOf};
 use crate::history::History;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
@@ -68,6 +68,34 @@ pub(super) fn catch_stops(signals: &Signals) -> std::io::Result<()> {
     signals.add_signal(SIGTERM)
 }
 
+/// What a running broker is asked to do.
+pub(super) enum Ask {
+    Reload,
+    /// Files have changed.
+    ReloadChanged,
+    /// Files of access rules have changed. To a cell, whose node looks at files.
+    ReloadRules,
+    Stop,
+}
+
+/// The requests behind signals. Those that mean nothing are logged.
+pub(super) fn asks(signals: &mut Signals) -> impl Iterator<Item = Ask> {
+    signals.forever().filter_map(|signal| match signal {
+        SIGHUP => Some(Ask::Reload),
+        SIGUSR2 => Some(Ask::ReloadChanged),
+        // By default it ends a process; scripts made for mosquitto send it.
+        SIGUSR1 => {
+            note_ignored("SIGUSR1");
+            None
+        }
+        _ => Some(Ask::Stop),
+    })
+}
+
+fn note_ignored(signal: &str) {
+    tracing::info!(signal, "signal ignored: SIGHUP reloads, SIGTERM stops");
+}
+
 pub(super) struct Watch<'a> {
     pub(super) config: &'a Config,
     /// From which that was made.
@@ -90,6 +118,7 @@ pub(super) struct Watch<'a> {
     pub(super) service: &'a ServiceManager,
     /// In a cluster.
     pub(super) member: Option<&'a Member>,
+    pub(super) role_of: RoleOf,
     /// Of the API, if it is on.
     pub(super) api_authenticator: Option<&'a ApiAuthenticator>,
     pub(super) tls: &'a [(String, Arc<TlsContext>)],
@@ -122,8 +151,8 @@ pub(super) struct InForce {
 }
 
 impl Watch<'_> {
-    /// Waits for SIGTERM or SIGINT, and meanwhile does what is due.
-    pub(super) fn until_stopped(&self, mut signals: Signals, upkeep: Upkeep) {
+    /// Waits for the request to stop, and meanwhile does what is due.
+    pub(super) fn until_stopped(&self, asks: impl Iterator<Item = Ask>, upkeep: Upkeep) {
         self.note_certificates();
         self.delete_namespaces(&self.config.namespaces);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -135,9 +164,9 @@ impl Watch<'_> {
         if let Err(error) = &files {
             tracing::error!(%error, "changed files are not reloaded by themselves: send SIGHUP");
         }
-        for signal in signals.forever() {
-            match signal {
-                SIGHUP => {
+        for ask in asks {
+            match ask {
+                Ask::Reload => {
                     self.files.note_reload();
                     let waiting = self.reloads.begin();
                     let reloaded = self.service.reload(|| self.reload());
@@ -146,17 +175,15 @@ impl Watch<'_> {
                         let _ = answer.send(reloaded.clone());
                     }
                 }
-                SIGUSR2 if self.reload_changed() => {}
-                // By default they end a process; scripts made for mosquitto send them.
-                SIGUSR1 | SIGUSR2 => {
-                    let signal = if signal == SIGUSR1 { "SIGUSR1" } else { "SIGUSR2" };
-                    tracing::info!(signal, "signal ignored: SIGHUP reloads, SIGTERM stops");
-                }
-                _ => break,
+                Ask::ReloadChanged if self.reload_changed() => {}
+                Ask::ReloadChanged => note_ignored("SIGUSR2"),
+                Ask::ReloadRules => self.reload_noted(&Part::Rules, &mut Reloaded::default()),
+                Ask::Stop => break,
             }
         }
         let grace = Duration::from_secs(self.config.server.shutdown_grace_secs.into());
         match self.member {
+            _ if self.role_of == RoleOf::Cell => {}
             Some(member) => super::node::end_at_last(member.clone(), grace),
             None => end_in_time(grace),
         }
@@ -169,13 +196,16 @@ impl Watch<'_> {
     /// cannot be used stays as it was.
     fn reload(&self) -> Reloaded {
         let mut reloaded = Reloaded::default();
-        let reopened = Logging::reopen_installed();
-        reloaded.note("log file", &reopened);
-        if let Err(error) = reopened {
-            tracing::error!(%error, "the log file was not reopened; the old one stays in use");
-        }
-        for part in [Part::Passwords, Part::Registries, Part::Bans, Part::ApiUsers] {
-            self.reload_noted(&part, &mut reloaded);
+        // The rest is its node's.
+        if self.role_of == RoleOf::Process {
+            let reopened = Logging::reopen_installed();
+            reloaded.note("log file", &reopened);
+            if let Err(error) = reopened {
+                tracing::error!(%error, "the log file was not reopened; the old one stays in use");
+            }
+            for part in [Part::Passwords, Part::Registries, Part::Bans, Part::ApiUsers] {
+                self.reload_noted(&part, &mut reloaded);
+            }
         }
         let read = (self.reread)();
         let wanted = read.as_ref().map_or_else(|_| Vec::new(), |it| it.config.namespaces.clone());
@@ -236,25 +266,6 @@ impl Watch<'_> {
     /// Reads the files of a part again: all of it, or nothing.
     fn reload_part(&self, part: &Part) -> anyhow::Result<()> {
         match part {
-            Part::Passwords => {
-                self.authenticator.reload(&self.config.auth)?;
-                tracing::info!("passwords and keys reloaded");
-            }
-            Part::Registries => self.reload_registries()?,
-            Part::Bans => {
-                let listed = self.limiter.bans.reload().map_err(anyhow::Error::msg)?;
-                let Some(listed) = listed else { return Ok(()) };
-                for mailbox in self.mailboxes.iter() {
-                    mailbox.put(Item::Order(Order::Bans { listed: listed.clone(), ends: true }));
-                }
-                tracing::info!(bans = listed.file.len(), "bans reloaded");
-            }
-            Part::ApiUsers => {
-                let users = self.api_authenticator.map_or(Ok(false), ApiAuthenticator::reload);
-                if users? {
-                    tracing::info!("users of the API reloaded");
-                }
-            }
             Part::Rules => {
                 let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
                 self.take(in_force.namespaces.clone(), &mut in_force)?;
@@ -268,14 +279,24 @@ impl Watch<'_> {
                     routing::apply(running, loaded)?;
                 }
             }
-            Part::Tls(listener) => {
-                for (_, tls) in self.tls.iter().filter(|(name, _)| name == listener) {
-                    tls.reload()?;
-                    tracing::info!(listener, "certificates reloaded");
-                }
-            }
+            own => self.reload_own(own)?,
         }
         Ok(())
+    }
+
+    fn reload_own(&self, part: &Part) -> anyhow::Result<()> {
+        let tell_workers = |item: &dyn Fn() -> Item| {
+            self.mailboxes.iter().for_each(|mailbox| mailbox.put(item()));
+        };
+        let own = OwnFiles {
+            config: self.config,
+            authenticator: self.authenticator,
+            limiter: self.limiter,
+            api_authenticator: self.api_authenticator,
+            tls: self.tls,
+            tell_workers: &tell_workers,
+        };
+        own.reload(part)
     }
 
     fn reload_settings(&self, read: &Result<Loaded, ConfigError>, reloaded: &mut Reloaded) {
@@ -293,20 +314,6 @@ impl Watch<'_> {
             }
             Err(error) => tracing::error!(%error, "settings not reloaded; the old ones stay"),
         }
-    }
-
-    /// Connections that rely on what is not registered any more end. Those that are on their way
-    /// to a worker come there after this, or are refused there.
-    fn reload_registries(&self) -> anyhow::Result<()> {
-        let (revoked, read) = self.authenticator.reload_registries();
-        if revoked > 0 {
-            for mailbox in self.mailboxes.iter() {
-                mailbox.put(Item::Order(Order::Revoked));
-            }
-        }
-        read?;
-        tracing::info!(revoked, "registries reloaded");
-        Ok(())
     }
 
     /// Takes namespaces as the configuration has them now, and the rules in all of them. Where
@@ -567,7 +574,7 @@ impl Ticker {
 /// Ends the process when the grace of a stop is over, whatever any thread waits for: a disk that
 /// stands still holds all that have something to sync. What is not synced then was not
 /// acknowledged, and is not any more.
-fn end_in_time(grace: Duration) {
+pub(super) fn end_in_time(grace: Duration) {
     // Without this thread a stop takes as long as the disk does.
     let _ = std::thread::Builder::new().name("grace".into()).spawn(move || {
         std::thread::sleep(grace);

@@ -9,6 +9,7 @@ use anyhow::Context;
 use broker::{Rules, Shard, ShardId, Shared};
 use driver::{DriverParts, IncomingRoom};
 
+use super::cells::Post;
 use super::journals::{JournalBackend, JournalBoard, JournalState, Journals, Phase};
 use super::limiter::ConnectionLimiter;
 use super::mailbox::{Item, Mailbox};
@@ -54,6 +55,8 @@ pub(super) struct Observers<'a> {
     pub(super) acting: &'a Option<Acting>,
     /// The owner of streams, if there are any.
     pub(super) streams: Option<&'a Inbox>,
+    /// The way to other cells, if there are any.
+    pub(super) post: Option<&'a Post>,
 }
 
 /// Shards that begin with nothing.
@@ -63,26 +66,25 @@ pub(super) fn empty_shards(shared: &Arc<Shared>, rules: &Rules) -> Vec<Restorati
 }
 
 impl Workers {
-    /// Starts the threads. `shards` in the order of their numbers.
+    /// Starts the threads. `shards` in the order of their numbers; as many mailboxes as [`count`]
+    /// says.
     ///
     /// # Errors
     ///
     /// When the system gives no thread or event queue.
     pub(super) fn start(
         config: &Config,
-        shards: Vec<Restoration>,
+        (shards, (polls, mailboxes)): (Vec<Restoration>, Mailboxes),
         observers: Observers<'_>,
-        authenticator: &Arc<Authenticator>,
-        authorizer: Option<&Arc<Authorizer>>,
+        (authenticator, authorizer): (&Arc<Authenticator>, Option<&Arc<Authorizer>>),
         clock: Clock,
     ) -> anyhow::Result<Self> {
         let Observers { board, turns, life_cycle, limiter, .. } = observers;
-        let count = usize::from(config.server.workers).min(shards.len());
+        let count = mailboxes.len();
         let shutdown_grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
         let incoming_room = incoming_room(config);
         let has_journals = shards.iter().any(|(_, files)| files.is_some());
-        let (polls, mailboxes) = make_mailboxes(count)?;
         let (phase_sender, phases) = channel();
         let mut workers = Vec::new();
         let (shards, files): (Vec<_>, Vec<_>) = distribute(shards, count).into_iter().unzip();
@@ -105,6 +107,7 @@ impl Workers {
                 life_cycle: life_cycle.clone(),
                 acting: observers.acting.clone(),
                 streams: observers.streams.cloned(),
+                post: observers.post.cloned(),
             });
             workers.push(Worker::new(DriverParts {
                 host,
@@ -169,6 +172,12 @@ impl Workers {
         join(self.threads);
     }
 
+    /// The right to act is lost: they end at once, without a byte to anybody.
+    pub(super) fn abandon(self) {
+        self.put_all(|| Item::Abandon);
+        join(self.threads);
+    }
+
     fn wait_until_quiet(&self, give_up_at: Instant) {
         let mut missing = self.threads.len();
         while missing > 0 {
@@ -216,9 +225,15 @@ fn start_threads(
     Ok(threads)
 }
 
-type Mailboxes = (Vec<mio::Poll>, Arc<[Arc<Mailbox>]>);
+/// Of workers, and what they wait on.
+pub(super) type Mailboxes = (Vec<mio::Poll>, Arc<[Arc<Mailbox>]>);
 
-fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
+/// Workers for so many shards.
+pub(super) fn count(config: &Config, shards: usize) -> usize {
+    usize::from(config.server.workers).min(shards)
+}
+
+pub(super) fn make_mailboxes(count: usize) -> anyhow::Result<Mailboxes> {
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
     for _ in 0..count {
@@ -286,6 +301,7 @@ pub(super) mod tests {
                 life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, Clock::start())),
                 acting: None,
                 streams: None,
+                post: None,
             });
             Worker::new(DriverParts {
                 host,

@@ -126,13 +126,14 @@ impl Acceptor {
             is_watched: false,
             charge,
             host: None,
+            homeless_since_ms: None,
         });
         self.advance(key);
         self.watch(key);
     }
 
     /// Watches a connection that has to wait. What came since it was last read makes an event.
-    fn watch(&mut self, key: usize) {
+    pub(super) fn watch(&mut self, key: usize) {
         let Some(arrival) = self.arrivals.get_mut(key) else { return };
         let Some(source) = arrival.stage.source() else { return };
         let interests = Interest::READABLE | Interest::WRITABLE;

@@ -25,6 +25,8 @@ pub(super) struct Arrival {
     pub(super) charge: Charge<Origin>,
     /// The host name that the client asked for.
     pub(super) host: Option<Box<str>>,
+    /// Since when no node has had its cell.
+    pub(super) homeless_since_ms: Option<u64>,
 }
 
 pub(super) enum Stage {

@@ -64,7 +64,8 @@ impl Acceptor {
             let refusal = admission::refuse_first(&bytes, reason, detail);
             return self.refuse(key, stream, &peer_name, None, &refusal, None);
         }
-        match admission::admit(&bytes, limits, &peer_name, assigned_client_id) {
+        let shared = &self.context.shared;
+        match admission::admit(&bytes, limits, &peer_name, || assigned_client_id(shared)) {
             Admission::NeedMore if outcome == Outcome::Open => {
                 self.set(key, Stage::Connect { stream, peer, bytes });
             }
@@ -73,6 +74,9 @@ impl Acceptor {
                 let foreign = Foreign::of(&bytes).filter(|foreign| *foreign != Foreign::Mqtt);
                 refusal.detail = foreign.map_or(refusal.detail, Foreign::hint);
                 self.refuse(key, stream, &peer_name, None, &refusal, None);
+            }
+            Admission::Connect(credentials, _) if self.context.entrance.is_some() => {
+                self.enter(key, (stream, peer, bytes), &credentials);
             }
             Admission::Connect(credentials, packet_len) => {
                 let rest = bytes[packet_len..].to_vec();

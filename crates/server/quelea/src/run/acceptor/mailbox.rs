@@ -4,16 +4,18 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Poll;
-use net::Handshake;
+use net::{Handshake, PeerInfo, Stream};
 
 use super::WAKER;
-use crate::run::limiter::Listener;
+use crate::run::limiter::{ConnectionPermit, Listener};
 use identity::auth::Verdict;
 
 /// What other threads send to an acceptor.
-pub(super) enum AcceptorItem {
+pub(in crate::run) enum AcceptorItem {
     /// A connection that another acceptor accepted.
     Accepted(Handshake, Arc<Listener>),
+    /// A client that has entered by a listener of this node or of another one.
+    Entered(Box<Entered>),
     Verdict {
         key: usize,
         generation: u64,
@@ -27,6 +29,17 @@ pub(super) enum AcceptorItem {
     },
 }
 
+/// A client of a cell, whose CONNECT has arrived.
+pub(in crate::run) struct Entered {
+    pub(in crate::run) stream: Stream,
+    pub(in crate::run) peer: Box<PeerInfo>,
+    /// From the CONNECT on.
+    pub(in crate::run) bytes: Vec<u8>,
+    pub(in crate::run) listener: Arc<Listener>,
+    /// None: the listener or the node is full.
+    pub(in crate::run) permit: Option<ConnectionPermit>,
+}
+
 /// Queues items for an acceptor and wakes it.
 pub(in crate::run) struct AcceptorMailbox {
     items: Mutex<Vec<AcceptorItem>>,
@@ -34,7 +47,7 @@ pub(in crate::run) struct AcceptorMailbox {
 }
 
 impl AcceptorMailbox {
-    pub(super) fn put(&self, item: AcceptorItem) {
+    pub(in crate::run) fn put(&self, item: AcceptorItem) {
         self.items.lock().unwrap_or_else(PoisonError::into_inner).push(item);
         self.wake();
     }

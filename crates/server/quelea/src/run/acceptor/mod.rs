@@ -8,6 +8,7 @@ mod accept;
 mod arrival;
 mod authenticate;
 mod connect;
+mod entering;
 mod first_packet;
 mod hand_over;
 mod mailbox;
@@ -15,7 +16,7 @@ mod namespace;
 mod ready;
 mod refusing;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,7 @@ use mio::{Events, Interest, Poll, Token};
 use session::{Bucket, Rate};
 use slab::Slab;
 
+use super::cells::Entrance;
 use super::limiter::{Listener, TurnedAway};
 use super::mailbox::Mailbox;
 use super::self_check::SelfChecks;
@@ -38,11 +40,14 @@ use arrival::{Arrival, Stage};
 use base::Clock;
 use base::memory;
 use driver::{Allowance, Origin};
-use mailbox::AcceptorItem;
-pub(super) use mailbox::{AcceptorMailbox, poll_and_mailbox};
+use entering::ENTER_INTERVAL;
+pub(super) use mailbox::{AcceptorItem, AcceptorMailbox, Entered, poll_and_mailbox};
 use ready::{ReadyListeners, RepeatedWarning};
 
 const BANNED: &str = "banned";
+
+/// Memory of a client that has entered a cell, beside the bytes that it has sent.
+const ENTERED_BYTES: u64 = 4 * 1024;
 
 /// Enough for the largest part of a handshake.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -78,6 +83,8 @@ pub(super) struct AcceptorContext {
     pub(super) is_stopping: Arc<AtomicBool>,
     /// In a cluster: who serves.
     pub(super) cluster: Option<ClusterReferral>,
+    /// Clients go on in their cells.
+    pub(super) entrance: Option<Arc<Entrance>>,
 }
 
 /// When to give up on which arrival: time, key, generation.
@@ -102,6 +109,10 @@ pub(super) struct Acceptor {
     deadlines: Deadlines,
     /// The same for refused clients that may still read the reason.
     refusals: Deadlines,
+    /// Those whose cell no node has: they try again.
+    homeless: HashSet<(usize, u64)>,
+    /// When they did last, and what was known of the owners then.
+    entered_again: (u64, u64),
     /// When slow connections are looked for next, if memory is short.
     slow_checked_at_ms: u64,
     generation: u64,
@@ -142,6 +153,8 @@ impl Acceptor {
             arrivals: Slab::new(),
             deadlines: Deadlines::new(),
             refusals: Deadlines::new(),
+            homeless: HashSet::new(),
+            entered_again: (0, 0),
             slow_checked_at_ms: 0,
             generation: 0,
             scratch: vec![0; SCRATCH_BYTES].into(),
@@ -177,6 +190,7 @@ impl Acceptor {
                 }
             }
             self.accept();
+            self.enter_again();
             self.give_up_late();
         }
         Ok(())
@@ -189,6 +203,10 @@ impl Acceptor {
         let next_accept = (!self.ready.0.is_empty()).then_some(self.accepts_at_ms);
         let next_ms = next_deadline.into_iter().chain(next_accept).min();
         let timeout = next_ms.map(|at| Duration::from_millis(at.saturating_sub(now_ms).min(1000)));
+        let timeout = match self.homeless.is_empty() {
+            true => timeout,
+            false => Some(timeout.unwrap_or(ENTER_INTERVAL).min(ENTER_INTERVAL)),
+        };
         match self.poll.poll(events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
             _ => Ok(()),
@@ -199,6 +217,7 @@ impl Acceptor {
         for item in self.mailbox.take() {
             match item {
                 AcceptorItem::Accepted(handshake, listener) => self.welcome(handshake, listener),
+                AcceptorItem::Entered(entered) => self.welcome_entered(*entered),
                 AcceptorItem::Verdict { key, generation, verdict } => {
                     self.on_verdict(key, generation, verdict);
                 }

@@ -101,7 +101,10 @@ impl Acceptor {
             detail: denial.map_or(detail, |denial| &denial.reason),
         };
         if let Some(message) = context.life_cycle.on_refused(&refused, is_logged, self.now_ms) {
-            context.mailboxes[0].put(Item::Publish(0, message));
+            // The listeners of a node with cells have none.
+            if let Some(first) = context.mailboxes.first() {
+                first.put(Item::Publish(0, message));
+            }
         }
     }
 

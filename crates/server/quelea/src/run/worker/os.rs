@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use broker::streams::{StreamNews, StreamOrder};
 use broker::{
-    AccessQuestion, Answer, Close, ConnectRequest, Event, Name, Reauthenticate, Reauthenticated,
-    Scope, ServiceAnswer, Shard, ShardId, Span, TraceFilter, Traced,
+    AccessQuestion, Answer, Close, ConnectRequest, Event, Mail, Name, Place, Reauthenticate,
+    Reauthenticated, Scope, ServiceAnswer, Shard, ShardId, Span, TraceFilter, Traced,
 };
 use codec::Reason;
 use driver::{Charge, Host, Item, Origin, Read, Shards, Socket, Waker};
@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 use crate::cluster::Acting;
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
+use crate::run::cells::Post;
 use crate::run::journals::Journals;
 use crate::run::limiter::{ConnectionLimiter, ConnectionPermit};
 use crate::run::mailbox::Mailbox;
@@ -58,6 +59,8 @@ pub(in crate::run) struct OsParts {
     pub(in crate::run) acting: Option<Acting>,
     /// None: there are no streams.
     pub(in crate::run) streams: Option<Inbox>,
+    /// None: there is no other cell.
+    pub(in crate::run) post: Option<Post>,
 }
 
 pub(in crate::run) struct Os {
@@ -252,6 +255,12 @@ impl Host for Os {
     fn on_streams(&mut self, shard: ShardId, news: Vec<StreamNews>) {
         if let Some(streams) = &self.parts.streams {
             streams.put_news(shard, news);
+        }
+    }
+
+    fn on_mail_for_cell(&mut self, from: ShardId, to: Place, mails: Vec<Mail>) {
+        if let Some(post) = &self.parts.post {
+            post.put(from, to, mails);
         }
     }
 

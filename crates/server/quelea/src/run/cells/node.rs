@@ -1,0 +1,267 @@
+//! What all cells of a node have in common: listeners, who is let in, links, HTTP, files and
+//! signals.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use broker::Homes;
+use net::TlsContext;
+use signal_hook::iterator::Signals;
+
+use super::life::{Life, Requests};
+use super::links::NodeLinks;
+use super::table::{Entrance, Table};
+use crate::cluster::{Plan, Turn};
+use crate::http::State;
+use crate::life_cycle::line_pace::LinePace;
+use crate::logging::Logging;
+use crate::run::acceptor::BoundListener;
+use crate::run::file_watch::{FileWatch, Part};
+use crate::run::mailbox::Item;
+use crate::run::node::Several;
+use crate::run::own_files::OwnFiles;
+use crate::run::parts::{Ground, Parts};
+use crate::run::servers::HttpServers;
+use crate::run::service::ServiceManager;
+use crate::run::unwritten::Unwritten;
+use crate::run::watch::{self, Ask};
+use crate::run::{Acceptors, Reread, Shards, listen, start_acceptors};
+use base::Clock;
+use config::{Config, Loaded};
+use data::Stamps;
+
+/// A node that serves its cells.
+struct Node<'a> {
+    parts: Arc<Parts>,
+    table: Arc<Table>,
+    http: &'a HttpServers,
+    tls: &'a [(String, Arc<TlsContext>)],
+    files: Arc<FileWatch>,
+    cells: Vec<Arc<Requests>>,
+}
+
+/// Runs a node of a cluster with several cells until it is requested to stop.
+///
+/// # Errors
+///
+/// The configuration has what cells do not have yet, an address cannot be listened on, or a file
+/// cannot be used.
+pub(in crate::run) fn serve(
+    loaded: &Arc<Loaded>,
+    several: Several,
+    (mut signals, service): (Signals, &ServiceManager),
+    clock: Clock,
+    reread: &Reread<'_>,
+) -> anyhow::Result<()> {
+    let Several { plan, stops } = several;
+    refuse_what_cells_lack(&loaded.config)?;
+    let loaded = of_node(loaded);
+    let config = &loaded.config;
+    let files = Arc::new(FileWatch::new(config));
+    let parts = Arc::new(parts_of(&loaded, &plan, service, clock)?);
+    let cluster = config.cluster.as_ref().context("a node is of a cluster")?;
+    let table = Arc::new(Table::new(&cluster.node, parts.shared.homes));
+    let http = parts.start_http(&Shards::new(&parts.shared))?;
+    http.write_token(&mut Unwritten::new())?;
+    let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
+    let known = listeners.bound.iter().map(|bound| bound.listener.clone()).collect();
+    let links = Arc::new(NodeLinks::start(cluster, &plan, &table, known)?);
+    let is_stopping = Arc::new(AtomicBool::new(false));
+    let entrance = Entrance::new(&table, &parts.shared, &links);
+    let acceptors = start_front(&parts, listeners.bound, entrance, &is_stopping)?;
+    watch::catch_stops(&signals)?;
+    stops.hand_over()?;
+    let tls = [listeners.tls.clone(), http.tls.clone()].concat();
+    let lives = lives(&loaded, &plan, &parts, (&table, &links));
+    let cells = lives.iter().map(|life| life.requests.clone()).collect();
+    let node = Node { parts, table, http: &http, tls: &tls, files, cells };
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for life in &lives {
+            let run = move || base::ending_the_process(|| life.run(reread));
+            let name = format!("cell-{}", life.cell);
+            let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, run);
+            threads.push(thread.context("cannot start a thread")?);
+        }
+        for url in listeners.urls.iter().cloned().chain(http.urls()) {
+            tracing::info!(url, "listening");
+        }
+        node.parts.health.set_ready();
+        service.ready(node.parts.describe());
+        let version = env!("CARGO_PKG_VERSION");
+        tracing::info!(version, commit = env!("BUILD_COMMIT"), cells = plan.cells, "ready");
+        let served = node.until_stopped(&mut signals);
+        let grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
+        node.parts.health.set(State::Stopping);
+        service.stopping(grace);
+        tracing::info!(grace_secs = config.server.shutdown_grace_secs, "stopping");
+        watch::end_in_time(grace + STOP_TIMEOUT);
+        is_stopping.store(true, Ordering::Release);
+        acceptors.stop();
+        node.cells.iter().for_each(|cell| cell.stop());
+        threads.iter().for_each(|thread| thread.thread().unpark());
+        served
+    })
+}
+
+/// How long the cells may take to give their leases back, beyond the grace.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What is not built for several cells is refused: it would be done by each, or by none.
+fn refuse_what_cells_lack(config: &Config) -> anyhow::Result<()> {
+    let lacking = [
+        ("[routing]", config.routing.is_some()),
+        ("[[bridges]]", !config.bridges.is_empty()),
+        ("[[namespaces]]", !config.namespaces.is_empty()),
+        ("[telemetry]", config.telemetry.is_some()),
+    ];
+    for (what, is_there) in lacking {
+        ensure!(
+            !is_there,
+            "{what} cannot be used in a cluster with several cells yet: remove it, or create a \
+             cluster with `quelea cluster init --cells 1`"
+        );
+    }
+    Ok(())
+}
+
+/// The configuration of the node and its listeners.
+fn of_node(loaded: &Loaded) -> Arc<Loaded> {
+    let mut own = loaded.clone();
+    // Groups do not cross cells yet.
+    own.config.limits.shared_available = false;
+    Arc::new(own)
+}
+
+/// The configuration of a cell: its names and its directory, and nothing that the node does.
+fn of_cell(loaded: &Loaded, cell: u16) -> Arc<Loaded> {
+    let mut own = loaded.clone();
+    let config = &mut own.config;
+    if let Some(cluster) = &mut config.cluster {
+        cluster.name = crate::cluster::name_of_cell(&cluster.name, cell);
+    }
+    config.server.data_dir = config.server.data_dir.join("cells").join(cell.to_string());
+    config.server.acceptor_threads = 1;
+    config.http = None;
+    config.api = None;
+    Arc::new(own)
+}
+
+/// Who is let in by the listeners, for all cells.
+fn parts_of(
+    loaded: &Arc<Loaded>,
+    plan: &Plan,
+    service: &ServiceManager,
+    clock: Clock,
+) -> anyhow::Result<Parts> {
+    let ground = Ground {
+        directory: None,
+        stamps: &Stamps::default(),
+        homes: Homes::new(plan.cells, 0, plan.shards),
+        cell: None,
+        journals: 0,
+        workers: 0,
+        decoy_secret: Some(plan.secret_for("passwords of unknown users")),
+        member: None,
+        service: service.clone(),
+    };
+    Parts::make(loaded.clone(), ground, clock)
+}
+
+fn lives(
+    loaded: &Arc<Loaded>,
+    plan: &Plan,
+    gate: &Arc<Parts>,
+    (table, links): (&Arc<Table>, &Arc<NodeLinks>),
+) -> Vec<Life> {
+    let life = |cell| Life {
+        cell,
+        homes: Homes::new(plan.cells, cell, plan.shards),
+        seed: plan.seed,
+        loaded: of_cell(loaded, cell),
+        gate: gate.clone(),
+        table: table.clone(),
+        links: links.clone(),
+        requests: Arc::default(),
+        service: gate.service.clone(),
+    };
+    (0..plan.cells).map(life).collect()
+}
+
+/// The acceptors behind the listeners. They read the first packet of each client.
+fn start_front(
+    parts: &Parts,
+    bound: Vec<BoundListener>,
+    entrance: Entrance,
+    is_stopping: &Arc<AtomicBool>,
+) -> anyhow::Result<Acceptors> {
+    let config = parts.config();
+    let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
+    let entrance = Some(Arc::new(entrance));
+    let context = parts.acceptor_context(&Arc::default(), &line_pace, is_stopping, entrance)?;
+    start_acceptors(config, bound, &context)
+}
+
+impl Node<'_> {
+    /// Waits for the request to stop, and reads files again meanwhile.
+    fn until_stopped(&self, signals: &mut Signals) -> anyhow::Result<()> {
+        let changed = || {
+            // Without it the files are reloaded with the next signal.
+            let _ = signal_hook::low_level::raise(signal_hook::consts::SIGUSR2);
+        };
+        let watching = self.files.start(self.parts.rule_files.clone(), changed);
+        let _watching = watching.context("cannot start a thread")?;
+        for ask in watch::asks(signals) {
+            match ask {
+                Ask::Reload => self.parts.service.reload(|| self.reload()),
+                Ask::ReloadChanged | Ask::ReloadRules => self.reload_changed(),
+                Ask::Stop => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn reload(&self) {
+        self.files.note_reload();
+        if let Err(error) = Logging::reopen_installed() {
+            tracing::error!(%error, "the log file was not reopened; the old one stays in use");
+        }
+        let listeners = self.tls.iter().map(|(listener, _)| Part::Tls(listener.clone()));
+        let parts = [Part::Passwords, Part::Registries, Part::Bans, Part::ApiUsers];
+        for part in parts.into_iter().chain(listeners) {
+            self.reload_part(&part);
+        }
+        self.cells.iter().for_each(|cell| cell.put(Turn::Reload));
+    }
+
+    fn reload_changed(&self) {
+        for part in self.files.take_changed() {
+            match part {
+                Part::Rules => self.cells.iter().for_each(|cell| cell.put(Turn::ReloadRules)),
+                part => self.reload_part(&part),
+            }
+        }
+    }
+
+    fn reload_part(&self, part: &Part) {
+        if *part == Part::Registries && !self.parts.authenticator.has_registry() {
+            return;
+        }
+        let tell_workers = |item: &dyn Fn() -> Item| self.table.tell_workers(item);
+        let own = OwnFiles {
+            config: self.parts.config(),
+            authenticator: &self.parts.authenticator,
+            limiter: &self.parts.limiter,
+            api_authenticator: self.http.api_authenticator.as_deref(),
+            tls: self.tls,
+            tell_workers: &tell_workers,
+        };
+        if let Err(error) = own.reload(part) {
+            let (error, listener) = (format!("{error:#}"), part.listener());
+            let what = part.what();
+            tracing::error!(listener, error, "{what} not reloaded; the old ones stay in force");
+        }
+    }
+}
