@@ -1,5 +1,6 @@
 //! `/metrics` in Prometheus' text format.
 
+mod cells;
 mod routing;
 
 use std::fmt::{Display, Write as _};
@@ -10,6 +11,7 @@ use broker::{MetricType, Metrics, Quota, Shared};
 use session::MemoryKind;
 use telemetry::Counts as TelemetryCounts;
 
+pub(crate) use self::cells::of_cells;
 use self::routing::write_routing;
 use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;
@@ -44,11 +46,15 @@ pub struct Sources<'a> {
     pub memory_bytes_max: u64,
 }
 
-/// All metrics: each of the core's, per shard, those of the logs where there are any, those of the
-/// listeners, then the process's own.
+/// All metrics: those of the shards, then the process's own.
 pub fn exposition(sources: &Sources<'_>) -> String {
-    let Sources { shared, limiter, board, turns, certificates, life_cycle, cluster, clock, .. } =
-        *sources;
+    of_cell(sources) + &of_process(sources)
+}
+
+/// Each of the core's, per shard, those of the logs where there are any, of the role in a cluster,
+/// and of workers.
+pub(crate) fn of_cell(sources: &Sources<'_>) -> String {
+    let Sources { shared, board, turns, cluster, .. } = *sources;
     let mut text = String::new();
     write_shards(&mut text, shared);
     if board.journal_count() > 0 {
@@ -63,6 +69,20 @@ pub fn exposition(sources: &Sources<'_>) -> String {
     let name = "quelea_worker_turn_seconds_max";
     let help = "Longest event-loop iteration of a worker since the start.";
     write_one(&mut text, name, MetricType::Gauge, help, turns.longest_secs());
+    text
+}
+
+/// The role in a cluster alone.
+pub(crate) fn of_role(figures: &ClusterFigures) -> String {
+    let mut text = String::new();
+    write_cluster(&mut text, figures);
+    text
+}
+
+/// Those of the listeners, and the process's own.
+pub(crate) fn of_process(sources: &Sources<'_>) -> String {
+    let Sources { shared, limiter, certificates, life_cycle, clock, .. } = *sources;
+    let mut text = String::new();
     write_certificates(&mut text, certificates);
     write_listeners(&mut text, limiter);
     write_self_checks(&mut text, sources.self_checks);

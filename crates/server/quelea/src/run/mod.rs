@@ -194,7 +194,7 @@ fn start(
     let secret = kept_secret(store, &mut unwritten)?;
     let parts = parts_of(loaded.clone(), store, (&stamps, secret), node, (clock, service))?;
     let shards = Shards::new(&parts.shared);
-    let http = parts.start_http(&shards)?;
+    let http = parts.start_http(&shards, parts.metrics())?;
     http.write_token(&mut unwritten)?;
     let exporter = telemetry::start(&parts)?;
     let is_stamped = store.map_or(Ok(true), |store| stamp_files(store, &mut unwritten))?;

@@ -208,12 +208,16 @@ impl Parts {
     /// # Errors
     ///
     /// When an address cannot be listened on, or a file of the API cannot be used.
-    pub(super) fn start_http(&self, shards: &Shards) -> anyhow::Result<HttpServers> {
+    pub(super) fn start_http(
+        &self,
+        shards: &Shards,
+        metrics: Metrics,
+    ) -> anyhow::Result<HttpServers> {
         let config = self.config();
         let api = config.api.as_ref().map(|own| Api::new(own, shards.clone(), self.facts()));
         let api = api.transpose().context("the management API")?;
         let api_authenticator = api.as_ref().map(|api| api.authenticator.clone());
-        let pages = http::router(self.health.clone(), self.metrics());
+        let pages = http::router(self.health.clone(), metrics);
         let mut servers = HttpServers::start(config, pages, api.map(api::router))?;
         servers.api_authenticator = api_authenticator;
         if let Some(own) = &config.api
@@ -247,6 +251,11 @@ impl Parts {
     }
 
     pub(super) fn metrics(&self) -> Metrics {
+        self.metrics_by(metrics::exposition)
+    }
+
+    /// `write`: which of them.
+    pub(super) fn metrics_by(&self, write: fn(&Sources<'_>) -> String) -> Metrics {
         let (shared, turns, clock) = (self.shared.clone(), self.turns.clone(), self.clock);
         let (limiter, board) = (self.limiter.clone(), self.board.clone());
         let (certificates, life_cycle) = (self.certificates.clone(), self.life_cycle.clone());
@@ -256,7 +265,7 @@ impl Parts {
         Arc::new(move || {
             let cluster = member.as_ref().map(Member::figures);
             let routing = streams.get().map(|streams| streams.board.figures());
-            metrics::exposition(&Sources {
+            write(&Sources {
                 shared: &shared,
                 limiter: &limiter,
                 board: &board,

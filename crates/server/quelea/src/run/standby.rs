@@ -87,7 +87,7 @@ pub(super) fn wait(
     let watched = Arc::new(FileWatch::of_standby(&loaded.config));
     let parts = parts_of(loaded, clustered, service, clock)?;
     let config = parts.config();
-    let http = parts.start_http(&Shards::new(&parts.shared))?;
+    let http = parts.start_http(&Shards::new(&parts.shared), parts.metrics())?;
     // What finds no space is written when this node is active.
     http.write_token(&mut Unwritten::new())?;
     let is_stopping = Arc::new(AtomicBool::new(false));

@@ -18,6 +18,7 @@ use super::table::{Serving, Table};
 use crate::cluster::{
     Begun, ClusterFigures, Clustered, End, Member, Order, RoleOf, TakenJournal, Turn, WaitReason,
 };
+use crate::metrics;
 use crate::run::file_watch::FileWatch;
 use crate::run::parts::{Ground, OfCell, Parts};
 use crate::run::servers::HttpServers;
@@ -334,6 +335,7 @@ impl Life {
                 shared: parts.shared.clone(),
                 mailboxes: mailboxes.clone(),
                 acceptors: acceptors.mailboxes.clone(),
+                metrics: parts.metrics_by(metrics::of_cell),
             }),
         );
         clustered.member.order(Order::Serving);

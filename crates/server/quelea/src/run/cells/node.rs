@@ -14,9 +14,10 @@ use super::life::{Life, Requests};
 use super::links::NodeLinks;
 use super::table::{Entrance, Table};
 use crate::cluster::{Plan, Turn};
-use crate::http::State;
+use crate::http::{Metrics, State};
 use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
+use crate::metrics;
 use crate::run::acceptor::BoundListener;
 use crate::run::file_watch::{FileWatch, Part};
 use crate::run::mailbox::Item;
@@ -63,7 +64,9 @@ pub(in crate::run) fn serve(
     let parts = Arc::new(parts_of(&loaded, &plan, service, clock)?);
     let cluster = config.cluster.as_ref().context("a node is of a cluster")?;
     let table = Arc::new(Table::new(&cluster.node, parts.shared.homes));
-    let http = parts.start_http(&Shards::new(&parts.shared))?;
+    let cells: Vec<Arc<Requests>> = (0..plan.cells).map(|_| Arc::default()).collect();
+    let metrics = metrics_of(&parts, &table, &cells);
+    let http = parts.start_http(&Shards::new(&parts.shared), metrics)?;
     http.write_token(&mut Unwritten::new())?;
     let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
     let known = listeners.bound.iter().map(|bound| bound.listener.clone()).collect();
@@ -74,8 +77,7 @@ pub(in crate::run) fn serve(
     watch::catch_stops(&signals)?;
     stops.hand_over()?;
     let tls = [listeners.tls.clone(), http.tls.clone()].concat();
-    let lives = lives(&loaded, &plan, &parts, (&table, &links));
-    let cells = lives.iter().map(|life| life.requests.clone()).collect();
+    let lives = lives(&loaded, &plan, &cells, (&parts, &table, &links));
     let node = Node { parts, table, http: &http, tls: &tls, files, cells };
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -173,10 +175,10 @@ fn parts_of(
 fn lives(
     loaded: &Arc<Loaded>,
     plan: &Plan,
-    gate: &Arc<Parts>,
-    (table, links): (&Arc<Table>, &Arc<NodeLinks>),
+    cells: &[Arc<Requests>],
+    (gate, table, links): (&Arc<Parts>, &Arc<Table>, &Arc<NodeLinks>),
 ) -> Vec<Life> {
-    let life = |cell| Life {
+    let life = |(cell, requests): (u16, &Arc<Requests>)| Life {
         cell,
         homes: Homes::new(plan.cells, cell, plan.shards),
         seed: plan.seed,
@@ -184,10 +186,28 @@ fn lives(
         gate: gate.clone(),
         table: table.clone(),
         links: links.clone(),
-        requests: Arc::default(),
+        requests: requests.clone(),
         service: gate.service.clone(),
     };
-    (0..plan.cells).map(life).collect()
+    (0..plan.cells).zip(cells).map(life).collect()
+}
+
+/// Those of the process, and of all cells with a label: of those that it serves all, of others its
+/// role.
+fn metrics_of(parts: &Parts, table: &Arc<Table>, cells: &[Arc<Requests>]) -> Metrics {
+    let process = parts.metrics_by(metrics::of_process);
+    let (table, cells) = (table.clone(), cells.to_vec());
+    Arc::new(move || {
+        let of_cell = |(cell, requests): (u16, &Arc<Requests>)| {
+            let text = match table.any_serving(cell) {
+                Some(serving) => (serving.metrics)(),
+                None => metrics::of_role(&requests.figures()?),
+            };
+            Some((cell, text))
+        };
+        let texts: Vec<_> = (0..).zip(&cells).filter_map(of_cell).collect();
+        metrics::of_cells(&texts) + &process()
+    })
 }
 
 /// The acceptors behind the listeners. They read the first packet of each client.

@@ -7,6 +7,7 @@ use broker::{Homes, Shared};
 
 use super::links::NodeLinks;
 use crate::cluster::Owner;
+use crate::http::Metrics;
 use crate::run::acceptor::{AcceptorMailbox, Entered};
 use crate::run::mailbox::{Item, Mailbox};
 
@@ -35,6 +36,7 @@ pub(in crate::run) struct Serving {
     /// Of its workers.
     pub(in crate::run) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(in crate::run) acceptors: Vec<Arc<AcceptorMailbox>>,
+    pub(in crate::run) metrics: Metrics,
 }
 
 impl Table {
@@ -54,11 +56,15 @@ impl Table {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The cell, if this node is active for it with this epoch.
+    /// The cell, if this node is active for it.
+    pub(super) fn any_serving(&self, cell: u16) -> Option<Serving> {
+        let is_known = usize::from(cell) < self.cells.len();
+        is_known.then(|| self.lock(cell).serving.clone()).flatten()
+    }
+
+    /// The same, of this epoch.
     pub(super) fn serving(&self, cell: u16, epoch: u64) -> Option<Serving> {
-        let known = usize::from(cell) < self.cells.len();
-        let serving = known.then(|| self.lock(cell).serving.clone()).flatten();
-        serving.filter(|serving| serving.epoch == epoch)
+        self.any_serving(cell).filter(|serving| serving.epoch == epoch)
     }
 
     /// Those that this node is active for, with their numbers.
