@@ -17,6 +17,8 @@ use config::ClusterConfig;
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const RECONNECT_DELAY: Duration = Duration::from_millis(250);
+/// How long a command line repeats a request that is not answered. NATS may elect meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two tries of a node that begins.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -88,7 +90,8 @@ fn is_refused(error: &async_nats::ConnectError) -> bool {
     matches!(error.kind(), Authentication | AuthorizationViolation)
 }
 
-/// Connects for a command line: what cannot be reached is an error.
+/// Connects for a command line: what cannot be reached is an error. A request that is not answered
+/// is repeated for a while.
 ///
 /// # Errors
 ///
@@ -97,7 +100,7 @@ pub(super) async fn connect_once(config: &ClusterConfig) -> anyhow::Result<Engin
     let urls: Vec<&str> = config.servers.iter().map(|server| server.url.as_str()).collect();
     let connected = options(config)?.connect(&urls[..]).await;
     let client = connected.with_context(|| format!("cannot reach NATS at {}", urls.join(", ")))?;
-    Ok(Engine::new(client, Names::new(&config.name)))
+    Ok(Engine::new(client, Names::new(&config.name)).patient(PATIENCE))
 }
 
 /// What one server says of itself.
@@ -165,26 +168,43 @@ async fn note(event: Event) {
 /// # Errors
 ///
 /// When it does not exist, or was created by another version.
-pub(super) async fn read_cluster(engine: &Engine, waiting: &WaitReason) -> anyhow::Result<Record> {
-    Ok(Record::read(&read_record(engine, waiting).await?)?)
+pub(super) async fn wait_for_cluster(
+    engine: &Engine,
+    waiting: &WaitReason,
+) -> anyhow::Result<Record> {
+    let found = waiting.answer_of(|| find_record(engine)).await;
+    Ok(Record::read(&existing(engine, found)?)?)
+}
+
+/// The same, for a command line.
+///
+/// # Errors
+///
+/// When it does not exist, or was created by another version, or the engine does not answer.
+pub(super) async fn read_cluster(engine: &Engine) -> anyhow::Result<Record> {
+    Ok(Record::read(&read_record(engine).await?)?)
 }
 
 /// The value of the key that names the cluster.
 ///
 /// # Errors
 ///
-/// When the cluster does not exist.
-pub(super) async fn read_record(engine: &Engine, waiting: &WaitReason) -> anyhow::Result<Vec<u8>> {
-    let found = waiting.answer_of(|| async {
-        match engine.get(CLUSTER_KEY).await {
-            Err(error) if error.to_string().contains("stream not found") => Ok(None),
-            found => found,
-        }
-    });
+/// When the cluster does not exist, or the engine does not answer.
+pub(super) async fn read_record(engine: &Engine) -> anyhow::Result<Vec<u8>> {
+    existing(engine, find_record(engine).await?)
+}
+
+async fn find_record(engine: &Engine) -> io::Result<Option<(u64, Vec<u8>)>> {
+    match engine.get(CLUSTER_KEY).await {
+        Err(error) if error.to_string().contains("stream not found") => Ok(None),
+        found => found,
+    }
+}
+
+fn existing(engine: &Engine, found: Option<(u64, Vec<u8>)>) -> anyhow::Result<Vec<u8>> {
     let name = engine.names().cluster();
     let missing = || format!("cluster '{name}' does not exist: run `quelea cluster init`");
-    let (_, value) = found.await.with_context(missing)?;
-    Ok(value)
+    Ok(found.with_context(missing)?.1)
 }
 
 /// The key that names the cluster.

@@ -1,6 +1,7 @@
 //! NATS with JetStream, as far as a node needs it: fenced appends, reads by the leader, a key-value
-//! store with compare-and-set, streams that are followed. No policy: what is asked is tried once,
-//! and the answer says what is known.
+//! store with compare-and-set, streams that are followed. What a node asks is tried once, and the
+//! answer says what is known: the node decides. A command line has some patience, see
+//! [`Engine::patient`].
 //!
 //! Requests of the JetStream API are written here and not taken from the library's stream objects,
 //! because the difference between "not stored" and "unknown" must not be lost on the way.
@@ -23,6 +24,9 @@ use cluster::{
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use base::complain;
 
 /// A message of a stream that is followed.
 pub(crate) struct Followed {
@@ -55,6 +59,13 @@ impl FollowedBy {
     async fn deliver(&self, sequence: Sequence, body: Body) -> bool {
         self.to.send(Followed { round: self.round, sequence, body }).await.is_ok()
     }
+}
+
+/// A message as the engine has it.
+struct Stored {
+    sequence: Sequence,
+    headers: Vec<u8>,
+    body: Vec<u8>,
 }
 
 /// What became of a compare-and-set.
@@ -136,6 +147,8 @@ impl Names {
 pub(crate) struct Engine {
     client: Client,
     names: Names,
+    /// For how long a request without an answer is repeated. Zero: it is not.
+    patience: Duration,
 }
 
 /// Why a request has no answer that can be used.
@@ -151,9 +164,31 @@ pub(crate) enum EngineError {
     Refused { code: u64, description: String },
 }
 
+impl EngineError {
+    /// The same request may be answered a moment later.
+    const fn is_passing(&self) -> bool {
+        match self {
+            Self::NoResponders | Self::Unknown(_) => true,
+            Self::Refused { code, .. } => *code == NOT_READY,
+        }
+    }
+}
+
 impl Engine {
     pub(crate) const fn new(client: Client, names: Names) -> Self {
-        Self { client, names }
+        Self { client, names, patience: Duration::ZERO }
+    }
+
+    /// For a command line: calls of the API and writes of keys that are not answered are repeated
+    /// for so long. All of them may be repeated: a stream that exists as it is wanted can be
+    /// created again, and each write of a key has an identifier by which the engine knows it.
+    pub(crate) fn patient(&self, patience: Duration) -> Self {
+        Self { patience, ..self.clone() }
+    }
+
+    /// For a node, which has its own ways to go on without an answer.
+    pub(crate) fn impatient(&self) -> Self {
+        self.patient(Duration::ZERO)
     }
 
     pub(crate) const fn client(&self) -> &Client {
@@ -335,13 +370,35 @@ impl Engine {
     pub(crate) async fn put_if(&self, key: &str, expected: u64, value: Vec<u8>) -> io::Result<Put> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Expected-Last-Subject-Sequence", expected.to_string());
-        match self.publish_acked(self.names.key_subject(key), headers, value.into()).await {
+        let id = format!("{:032x}", u128::from_ne_bytes(base::random()));
+        if !self.patience.is_zero() {
+            headers.insert(WRITE_ID, id.as_str());
+        }
+        let (subject, value) = (self.names.key_subject(key), Bytes::from(value));
+        let put = repeat(self.patience, || {
+            self.publish_acked(subject.clone(), headers.clone(), value.clone())
+        });
+        match put.await {
             Ok(revision) => Ok(Put::Written(revision)),
             Err(EngineError::Refused { code, .. }) if WRONG_SEQUENCE.contains(&code) => {
-                Ok(Put::Conflict)
+                self.why_conflict(key, &id).await
             }
             Err(error) => Err(io::Error::other(error.to_string())),
         }
+    }
+
+    /// A write that was repeated conflicts with itself if only the answer to the first one was
+    /// lost.
+    async fn why_conflict(&self, key: &str, id: &str) -> io::Result<Put> {
+        if self.patience.is_zero() {
+            return Ok(Put::Conflict);
+        }
+        let asked = json!({ "last_by_subj": self.names.key_subject(key) });
+        let found = self.message(&self.names.bucket_stream(), asked).await;
+        let found = found.map_err(|error| io::Error::other(error.to_string()))?;
+        let Some(Stored { sequence, headers, .. }) = found else { return Ok(Put::Conflict) };
+        let is_own = headers.windows(id.len()).any(|part| part == id.as_bytes());
+        Ok(if is_own { Put::Written(sequence) } else { Put::Conflict })
     }
 
     /// Delivers the messages of a stream from a sequence on, in order, as long as they are taken.
@@ -432,8 +489,11 @@ impl Engine {
             Value::Null => Bytes::new(),
             asked => asked.to_string().into(),
         };
-        let message = self.request(format!("$JS.API.{call}"), HeaderMap::new(), payload).await?;
-        checked(&message)
+        let subject = format!("$JS.API.{call}");
+        let answer = repeat(self.patience, || async {
+            checked(&self.request(subject.clone(), HeaderMap::new(), payload.clone()).await?)
+        });
+        answer.await
     }
 
     async fn stored(
@@ -441,16 +501,23 @@ impl Engine {
         stream: &str,
         asked: Value,
     ) -> Result<Option<(u64, Vec<u8>)>, EngineError> {
+        let found = self.message(stream, asked).await?;
+        Ok(found.map(|Stored { sequence, body, .. }| (sequence, body)))
+    }
+
+    async fn message(&self, stream: &str, asked: Value) -> Result<Option<Stored>, EngineError> {
         let found = match self.api(&format!("STREAM.MSG.GET.{stream}"), asked).await {
             Err(EngineError::Refused { code: NO_MESSAGE, .. }) => return Ok(None),
             found => found?,
         };
         let message = &found["message"];
-        let data = message["data"].as_str().unwrap_or_default();
         let malformed = || EngineError::Unknown("the answer has no message".to_owned());
-        let body = BASE64_STANDARD.decode(data).map_err(|_| malformed())?;
+        let part = |key: &str| {
+            let encoded = message[key].as_str().unwrap_or_default();
+            BASE64_STANDARD.decode(encoded).map_err(|_| malformed())
+        };
         let sequence = message["seq"].as_u64().ok_or_else(malformed)?;
-        Ok(Some((sequence, body)))
+        Ok(Some(Stored { sequence, headers: part("hdrs")?, body: part("data")? }))
     }
 
     async fn publish_acked(
@@ -477,6 +544,26 @@ impl Engine {
             RequestErrorKind::NoResponders => EngineError::NoResponders,
             _ => EngineError::Unknown(format!("the engine does not answer: {error}")),
         })
+    }
+}
+
+/// Asks until there is an answer, or the patience has ended.
+async fn repeat<T, F>(patience: Duration, ask: impl Fn() -> F) -> Result<T, EngineError>
+where
+    F: Future<Output = Result<T, EngineError>>,
+{
+    let ends_at = Instant::now() + patience;
+    let mut is_first = true;
+    loop {
+        match ask().await {
+            Err(error) if error.is_passing() && Instant::now() < ends_at => {
+                if std::mem::take(&mut is_first) {
+                    complain(&format!("NATS does not answer, retrying: {error}"));
+                }
+                tokio::time::sleep(REPEAT_INTERVAL).await;
+            }
+            answer => return answer,
+        }
     }
 }
 
@@ -539,8 +626,16 @@ const NO_SPACE: [u64; 3] = [10047, 10023, 10002];
 const STORE_FAILED: u64 = 10077;
 const NO_MESSAGE: u64 = 10037;
 pub(crate) const NO_STREAM: u64 = 10059;
+/// There is a stream of that name with another configuration.
+pub(crate) const STREAM_EXISTS: u64 = 10058;
+/// The servers elect who answers.
+const NOT_READY: u64 = 10008;
+
+/// The header that tells the writes of a command line apart.
+const WRITE_ID: &str = "Quelea-Write";
 
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(ANSWER_MS_MAX);
+const REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 const FOLLOW_RETRY: Duration = Duration::from_millis(100);
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(1);
 /// After so long without a message the leader is asked whether there is one.
@@ -550,6 +645,8 @@ const READ_ON_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     #[test]
@@ -559,6 +656,27 @@ mod tests {
         assert_eq!(subject, "quelea.one.blocks.000.7.3000000001");
         assert_eq!(file_of_subject(&subject), Some(file));
         assert_eq!(file_of_subject(&names.stream_subject()), None);
+    }
+
+    /// Says how often it was asked before `repeat` returned, and what that was.
+    fn repeated(patience_ms: u64, answers: Vec<Result<(), EngineError>>) -> (usize, bool) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (count, rest) = (answers.len(), RefCell::new(answers.into_iter()));
+        let ask = || std::future::ready(rest.borrow_mut().next().expect("asked too often"));
+        let answer = runtime.block_on(repeat(Duration::from_millis(patience_ms), ask));
+        (count - rest.borrow().len(), answer.is_ok())
+    }
+
+    #[test]
+    fn a_request_without_an_answer_is_repeated_until_the_patience_ends() {
+        let silent = || Err(EngineError::Unknown("silent".to_owned()));
+        let refused = |code| Err(EngineError::Refused { code, description: String::new() });
+        assert_eq!(repeated(0, vec![silent(), Ok(())]), (1, false), "a node");
+        assert_eq!(repeated(60_000, vec![silent(), Ok(())]), (2, true));
+        assert_eq!(repeated(60_000, vec![Err(EngineError::NoResponders), Ok(())]), (2, true));
+        assert_eq!(repeated(60_000, vec![refused(NOT_READY), Ok(())]), (2, true));
+        assert_eq!(repeated(60_000, vec![refused(NO_STREAM), Ok(())]), (1, false));
+        assert_eq!(repeated(1, vec![silent(), silent(), Ok(())]), (2, false), "its end");
     }
 
     #[test]

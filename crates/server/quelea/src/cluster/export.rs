@@ -17,7 +17,7 @@ use cluster::{
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use super::connect::{self, WaitReason};
+use super::connect;
 use super::copy::{CopyContext, LocalCopy};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::files::Files;
@@ -37,8 +37,6 @@ const FOLLOWED_MAX: usize = 64;
 const TRIES_MAX: u32 = 5;
 /// How long the engine may deliver nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long the engine has to say where a stream ends.
-const ENDS_TRIES_MAX: u32 = 10;
 
 /// Exports the cluster.
 ///
@@ -47,7 +45,7 @@ const ENDS_TRIES_MAX: u32 = 10;
 /// Why there is no directory, and what to do.
 pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    let record = connect::read_record(engine, &WaitReason::default()).await?;
+    let record = connect::read_record(engine).await?;
     let (facts, sources) = match Record::read(&record) {
         Err(RecordError::Old) => {
             let facts = Record::read_old(&record)?;
@@ -158,16 +156,11 @@ async fn ends_of(engine: &Engine, sources: &[Source]) -> anyhow::Result<Vec<Sequ
 }
 
 async fn last_of(engine: &Engine, stream: &str) -> anyhow::Result<Sequence> {
-    let mut why = String::new();
-    for _ in 0..ENDS_TRIES_MAX {
-        match engine.ends(stream).await {
-            Answer::Ends { last, .. } => return Ok(last),
-            Answer::Unknown(error) => why = error,
-            answer => bail!("unexpected answer of the engine: {answer:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+    match engine.ends(stream).await {
+        Answer::Ends { last, .. } => Ok(last),
+        Answer::Unknown(why) => bail!("cannot read where the stream '{stream}' ends: {why}"),
+        answer => bail!("unexpected answer of the engine: {answer:?}"),
     }
-    bail!("cannot read where the stream '{stream}' ends: {why}")
 }
 
 struct Export<'a> {

@@ -22,8 +22,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::acting::boot_ms;
-use super::connect::{self, WaitReason};
-use super::engine::{Engine, Followed, FollowedBy, Put};
+use super::connect;
+use super::engine::{Engine, EngineError, Followed, FollowedBy, NO_STREAM, Put};
 use super::files;
 use super::source::Source;
 use super::token;
@@ -93,7 +93,7 @@ fn stage_of(found: &Option<(u64, Vec<u8>)>) -> anyhow::Result<(u64, Option<Stage
 /// Why it was not imported, and what to do.
 pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    let facts = connect::read_cluster(engine, &WaitReason::default()).await?;
+    let facts = connect::read_cluster(engine).await?;
     let path = directory.to_owned();
     let (shards, segment_bytes) = (facts.shards, facts.segment_bytes);
     say(&format!("reading {}", directory.display()));
@@ -203,7 +203,11 @@ async fn is_used(engine: &Engine, name: &str) -> anyhow::Result<bool> {
 async fn make_anew(engine: &Engine, name: &str) -> anyhow::Result<()> {
     let fail = || format!("cannot create the stream '{name}' again; run `quelea cluster init`");
     let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await.with_context(fail)?;
-    engine.api(&format!("STREAM.DELETE.{name}"), json!({})).await.with_context(fail)?;
+    match engine.api(&format!("STREAM.DELETE.{name}"), json!({})).await {
+        // An earlier try has removed it, and its answer was lost.
+        Ok(_) | Err(EngineError::Refused { code: NO_STREAM, .. }) => {}
+        Err(error) => return Err(error).with_context(fail),
+    }
     let created = engine.api(&format!("STREAM.CREATE.{name}"), info["config"].clone()).await;
     created.with_context(fail)?;
     Ok(())
@@ -218,7 +222,9 @@ enum Heard {
 
 /// A node that appends journals and does nothing else.
 struct Importer {
+    /// What the node asks: it decides itself what to try again.
     engine: Engine,
+    patient: Engine,
     cluster: ClusterId,
     node: Node,
     heard: mpsc::UnboundedReceiver<Heard>,
@@ -253,7 +259,8 @@ impl Importer {
         let (hear, heard) = mpsc::unbounded_channel();
         let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
         Self {
-            engine: engine.clone(),
+            engine: engine.impatient(),
+            patient: engine.clone(),
             cluster: facts.id,
             follower: None,
             node: Node::new(settings, cursors, boot_ms()),
@@ -419,7 +426,7 @@ impl Importer {
     }
 
     async fn put(&mut self, name: &str, key: String, value: Vec<u8>) -> anyhow::Result<()> {
-        let engine = self.engine.clone();
+        let engine = self.patient.clone();
         let written = async move {
             let revision = engine.get(&key).await?.map_or(0, |(revision, _)| revision);
             engine.put_if(&key, revision, value).await

@@ -5,7 +5,7 @@ use cluster::Record;
 use serde_json::{Value, json};
 
 use super::connect::CLUSTER_KEY;
-use super::engine::{Engine, EngineError, NO_STREAM, Put};
+use super::engine::{Engine, EngineError, NO_STREAM, Put, STREAM_EXISTS};
 
 /// What is to be made.
 pub(crate) struct Plan {
@@ -128,16 +128,22 @@ async fn ensure_stream(
     wanted: &Value,
     made: &mut Made,
 ) -> anyhow::Result<()> {
-    let found = match engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await {
-        Ok(info) => info,
-        Err(EngineError::Refused { code: NO_STREAM, .. }) => {
-            let asked = engine.api(&format!("STREAM.CREATE.{name}"), wanted.clone()).await;
-            asked.with_context(|| format!("cannot create the stream '{name}'"))?;
-            made.streams_made += 1;
-            return Ok(());
+    let info = format!("STREAM.INFO.{name}");
+    let mut found = engine.api(&info, Value::Null).await;
+    if matches!(found, Err(EngineError::Refused { code: NO_STREAM, .. })) {
+        match engine.api(&format!("STREAM.CREATE.{name}"), wanted.clone()).await {
+            // Another process was faster.
+            Err(EngineError::Refused { code: STREAM_EXISTS, .. }) => {
+                found = engine.api(&info, Value::Null).await;
+            }
+            created => {
+                created.with_context(|| format!("cannot create the stream '{name}'"))?;
+                made.streams_made += 1;
+                return Ok(());
+            }
         }
-        Err(error) => return Err(error).context(format!("cannot query the stream '{name}'")),
-    };
+    }
+    let found = found.with_context(|| format!("cannot query the stream '{name}'"))?;
     made.streams_found += 1;
     for key in FIXED {
         let (found, wanted) = (&found["config"][key], &wanted[key]);

@@ -121,7 +121,7 @@ async fn reach(
     waiting: &WaitReason,
 ) -> anyhow::Result<Reached> {
     let engine = connect::connect(cluster, waiting).await?;
-    let facts = connect::read_cluster(&engine, waiting).await?;
+    let facts = connect::wait_for_cluster(&engine, waiting).await?;
     check_data(data, &facts)?;
     import::refuse_begun(&waiting.answer_of(|| engine.get(import::IMPORT_KEY)).await)?;
     token::share(&engine, config, waiting).await?;

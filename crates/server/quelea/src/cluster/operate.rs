@@ -10,7 +10,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::checks::{self, Allowed};
-use super::connect::WaitReason;
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
 use super::lag::{Lag, writer_among};
@@ -207,7 +206,7 @@ struct ShownStream {
 }
 
 async fn status(engine: &Engine, as_json: bool) -> anyhow::Result<()> {
-    connect::read_cluster(engine, &WaitReason::default()).await?;
+    connect::read_cluster(engine).await?;
     let nodes = ask_all(engine, &Question::Status).await?;
     let lease = engine.get(LEASE_KEY).await?;
     let lease: Option<cluster::LeaseValue> =
