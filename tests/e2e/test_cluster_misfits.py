@@ -182,9 +182,9 @@ def test_a_lease_of_a_newer_version_is_not_taken(nats, start, standby, tmp_path)
 
 def test_a_newer_format_of_the_cluster_is_refused(nats, tmp_path):
     config = made(tmp_path, with_cluster(nats, "n1"))
-    put(nats, "$KV.plant-cluster.cluster", b'{"format":3,"name":"plant"}')
+    put(nats, "$KV.plant-cluster.cluster", b'{"format":4,"name":"plant"}')
     code, log = served(config, tmp_path / "data")
-    assert code == 1 and "the cluster has format 3" in log and "use a newer one" in log
+    assert code == 1 and "the cluster has format 4" in log and "use a newer one" in log
     again = cluster(config, "init", *ACCEPT)
     assert again.returncode == 1 and "use a newer one" in again.stderr
 

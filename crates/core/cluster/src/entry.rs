@@ -11,8 +11,14 @@ use serde::{Deserialize, Serialize};
 use crate::sequencer::Cursor;
 use crate::wire::{ClusterId, VERSION};
 
-/// Of [`Record`]s. A program refuses every other one.
+/// Of [`Record`]s of clusters with one cell.
 pub const FORMAT: u32 = 2;
+
+/// Of clusters with several cells, and of these cells. An older program refuses it.
+pub const CELLS_FORMAT: u32 = 3;
+
+/// The most cells of a cluster.
+pub const CELLS_MAX: u16 = 56;
 
 /// The format of clusters that have a stream for each shard: [`Record::read_old`].
 const OLD_FORMAT: u32 = 1;
@@ -31,6 +37,24 @@ pub struct Record {
     /// The configuration of a node does not change it.
     pub shards: u16,
     pub segment_bytes: u32,
+    pub extent: Extent,
+}
+
+/// What a [`Record`] is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Extent {
+    /// A cluster with one cell: what it has is under its own name.
+    #[default]
+    One,
+    /// A cluster with several cells, each with the [`Record::shards`] and with a record of its own.
+    Many {
+        cells: u16,
+        /// Of the hash that chooses the bits of interest.
+        seed: u64,
+    },
+    /// A cell of a cluster with several. Its id is another one than the cluster's and than those of
+    /// other cells, so a copy of one is never taken for a copy of another.
+    Cell { cluster: ClusterId, cell: u16 },
 }
 
 /// The same, as JSON.
@@ -41,6 +65,15 @@ struct WrittenRecord {
     id: String,
     shards: u16,
     segment_bytes: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cells: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    /// The id of the cluster that it is a cell of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cell: Option<u16>,
 }
 
 /// What every format states.
@@ -54,7 +87,9 @@ struct Format {
 pub enum RecordError {
     #[error("the key 'cluster' of the bucket is malformed: {0}")]
     Malformed(String),
-    #[error("the cluster has format {0}, this program knows format {FORMAT}: use a newer one")]
+    #[error(
+        "the cluster has format {0}, this program knows formats up to {CELLS_FORMAT}: use a newer one"
+    )]
     Format(u32),
     #[error("the cluster has format {OLD_FORMAT}, with a stream for each shard: {CARRY_OVER}")]
     Old,
@@ -67,7 +102,7 @@ impl Record {
     ///
     /// When it is no record, or one of another format.
     pub fn read(value: &[u8]) -> Result<Self, RecordError> {
-        Self::read_format(value, FORMAT)
+        Self::read_format(value, &[FORMAT, CELLS_FORMAT])
     }
 
     /// Reads the value of the key of a cluster of format 1, whose streams can be exported.
@@ -76,21 +111,35 @@ impl Record {
     ///
     /// When it is no record, or one of another format.
     pub fn read_old(value: &[u8]) -> Result<Self, RecordError> {
-        Self::read_format(value, OLD_FORMAT)
+        Self::read_format(value, &[OLD_FORMAT])
     }
 
-    fn read_format(value: &[u8], wanted: u32) -> Result<Self, RecordError> {
+    fn read_format(value: &[u8], wanted: &[u32]) -> Result<Self, RecordError> {
         let malformed = |error: serde_json::Error| RecordError::Malformed(error.to_string());
         // A later format may state other things.
         let Format { format } = serde_json::from_slice(value).map_err(malformed)?;
-        if format != wanted {
+        if !wanted.contains(&format) {
             let is_old = format == OLD_FORMAT;
             return Err(if is_old { RecordError::Old } else { RecordError::Format(format) });
         }
-        let WrittenRecord { id, shards, segment_bytes, .. } =
-            serde_json::from_slice(value).map_err(malformed)?;
-        let id = unhex(&id).ok_or_else(|| RecordError::Malformed("the id".to_owned()))?;
-        Ok(Self { id, shards, segment_bytes })
+        let written: WrittenRecord = serde_json::from_slice(value).map_err(malformed)?;
+        let id = unhex(&written.id).ok_or_else(|| RecordError::Malformed("the id".to_owned()))?;
+        let extent = match format {
+            CELLS_FORMAT => written
+                .extent()
+                .ok_or_else(|| RecordError::Malformed("the number of cells".to_owned()))?,
+            _ => Extent::One,
+        };
+        let WrittenRecord { shards, segment_bytes, .. } = written;
+        Ok(Self { id, shards, segment_bytes, extent })
+    }
+
+    /// How many cells the cluster has; of a cell: one.
+    pub const fn cells(&self) -> u16 {
+        match self.extent {
+            Extent::One | Extent::Cell { .. } => 1,
+            Extent::Many { cells, .. } => cells,
+        }
     }
 
     /// In hexadecimal.
@@ -100,9 +149,45 @@ impl Record {
 
     /// The value of the key.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let Self { id, shards, segment_bytes } = *self;
-        let written = WrittenRecord { format: FORMAT, id: hex(&id), shards, segment_bytes };
+        let Self { id, shards, segment_bytes, extent } = *self;
+        let one = WrittenRecord {
+            format: FORMAT,
+            id: hex(&id),
+            shards,
+            segment_bytes,
+            cells: None,
+            seed: None,
+            cluster: None,
+            cell: None,
+        };
+        let written = match extent {
+            Extent::One => one,
+            Extent::Many { cells, seed } => {
+                WrittenRecord { format: CELLS_FORMAT, cells: Some(cells), seed: Some(seed), ..one }
+            }
+            Extent::Cell { cluster, cell } => WrittenRecord {
+                format: CELLS_FORMAT,
+                cluster: Some(hex(&cluster)),
+                cell: Some(cell),
+                ..one
+            },
+        };
         serde_json::to_vec(&written).unwrap_or_default()
+    }
+}
+
+impl WrittenRecord {
+    /// `None`: it is malformed.
+    fn extent(&self) -> Option<Extent> {
+        match (self.cells, self.seed, &self.cluster, self.cell) {
+            (Some(cells), Some(seed), None, None) if (2..=CELLS_MAX).contains(&cells) => {
+                Some(Extent::Many { cells, seed })
+            }
+            (None, None, Some(cluster), Some(cell)) if cell < CELLS_MAX => {
+                Some(Extent::Cell { cluster: unhex(cluster)?, cell })
+            }
+            _ => None,
+        }
     }
 }
 
@@ -302,14 +387,41 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_written_and_other_formats_are_refused() {
-        let record = Record { id: OWN, shards: 4, segment_bytes: 65536 };
-        assert_eq!(Record::read(&record.to_bytes()), Ok(record));
-        let newer = Record::read(br#"{"format":3,"name":"x"}"#).unwrap_err();
-        assert_eq!(newer, RecordError::Format(3));
+        let one = Record { id: OWN, shards: 4, segment_bytes: 65536, extent: Extent::One };
+        let text =
+            format!(r#"{{"format":2,"id":"{}","shards":4,"segment_bytes":65536}}"#, hex(&OWN));
+        assert_eq!(String::from_utf8(one.to_bytes()).unwrap(), text, "as earlier programs have it");
+        let many = Record { extent: Extent::Many { cells: 6, seed: u64::MAX }, ..one };
+        let cell = Record { extent: Extent::Cell { cluster: [9; 16], cell: 5 }, ..one };
+        for record in [one, many, cell] {
+            assert_eq!(Record::read(&record.to_bytes()), Ok(record));
+        }
+        assert_eq!([one, many, cell].map(|record| record.cells()), [1, 6, 1]);
+        let newer = Record::read(br#"{"format":4,"name":"x"}"#).unwrap_err();
+        assert_eq!(newer, RecordError::Format(4));
         assert!(newer.to_string().contains("use a newer one"));
         let no_id = br#"{"format":2,"id":"+7","shards":1,"segment_bytes":65536}"#;
         for wrong in [&b"{}"[..], b"", br#"{"format":2}"#, no_id] {
             assert!(matches!(Record::read(wrong), Err(RecordError::Malformed(_))));
+        }
+    }
+
+    #[test]
+    fn a_record_of_cells_that_states_no_number_of_them_is_malformed() {
+        let begin = format!(r#""format":3,"id":"{}","shards":4,"segment_bytes":65536"#, hex(&OWN));
+        let cluster = hex(&OWN);
+        for rest in [
+            "".to_owned(),
+            r#","cells":6"#.to_owned(),
+            r#","cells":1,"seed":1"#.to_owned(),
+            r#","cells":57,"seed":1"#.to_owned(),
+            r#","cells":6,"seed":1,"cell":1"#.to_owned(),
+            format!(r#","cluster":"{cluster}""#),
+            format!(r#","cluster":"{cluster}","cell":56"#),
+            r#","cluster":"7","cell":1"#.to_owned(),
+        ] {
+            let read = Record::read(format!("{{{begin}{rest}}}").as_bytes());
+            assert!(matches!(read, Err(RecordError::Malformed(_))), "{rest}: {read:?}");
         }
     }
 
@@ -320,7 +432,7 @@ mod tests {
         let error = Record::read(old.as_bytes()).unwrap_err();
         assert_eq!(error, RecordError::Old);
         assert!(error.to_string().contains("quelea cluster export"), "{error}");
-        let record = Record { id: OWN, shards: 4, segment_bytes: 65536 };
+        let record = Record { id: OWN, shards: 4, segment_bytes: 65536, extent: Extent::One };
         assert_eq!(Record::read_old(old.as_bytes()), Ok(record));
         let error = Record::read_old(&record.to_bytes()).unwrap_err();
         assert_eq!(error, RecordError::Format(2));

@@ -41,7 +41,10 @@ pub use effect::{
     ANSWER_MS_MAX, Answer, Body, Effect, LeaseAnswer, LeaseRequest, Request, RequestId, Role,
     Sequence, ShardId,
 };
-pub use entry::{BlockMark, FORMAT, Facts, Foreign, Mark, Misfit, Peers, Record, RecordError};
+pub use entry::{
+    BlockMark, CELLS_FORMAT, CELLS_MAX, Extent, FORMAT, Facts, Foreign, Mark, Misfit, Peers,
+    Record, RecordError,
+};
 pub use files::{FileFault, FileStep, FileTask, file_value, read_file};
 pub use lease::{Identity, Lease, LeaseValue, Standing, Timing};
 pub use log::ShardLog;

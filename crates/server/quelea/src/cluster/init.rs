@@ -1,7 +1,7 @@
 //! `quelea cluster init`: the stream and the bucket of a cluster.
 
 use anyhow::{Context as _, bail, ensure};
-use cluster::Record;
+use cluster::{Extent, Record};
 use serde_json::{Value, json};
 
 use super::connect::CLUSTER_KEY;
@@ -111,7 +111,7 @@ async fn record(engine: &Engine, plan: &Plan, made: &mut Made) -> anyhow::Result
         return Ok(Record::read(&value)?);
     }
     let Plan { shards, segment_bytes, .. } = *plan;
-    let record = Record { id: base::random(), shards, segment_bytes };
+    let record = Record { id: base::random(), shards, segment_bytes, extent: Extent::One };
     let put = engine.put_if(CLUSTER_KEY, 0, record.to_bytes());
     match put.await.context("cannot write the bucket")? {
         Put::Written(_) => {

@@ -159,7 +159,12 @@ fn the_journal_of_a_single_broker_is_refused_and_left_alone() {
 #[test]
 fn one_foreign_shard_keeps_all_others_from_being_touched() {
     let dir = copied();
-    let of_cluster = |id| cluster::Record { id, shards: 1, segment_bytes: SEGMENT_BYTES };
+    let of_cluster = |id| cluster::Record {
+        id,
+        shards: 1,
+        segment_bytes: SEGMENT_BYTES,
+        extent: cluster::Extent::One,
+    };
     let data = DataDir::open(dir.path()).unwrap();
     crate::cluster::check_data(&data, &of_cluster([7; 16])).unwrap();
     data.journal_files(1).unwrap();
