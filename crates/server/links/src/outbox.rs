@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mio::{Token, Waker};
 use thiserror::Error;
 
+use crate::links::Violation;
+
 /// Bytes of packets that wait on one link; a single packet may be larger. Policy: the sender gets
 /// its packet back, and [`Handler::on_room`](crate::Handler::on_room) once half is sent.
 pub const OUTBOX_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -54,6 +56,8 @@ struct State {
     is_marked: bool,
     is_closed: bool,
     has_refused: bool,
+    /// Why the thread has to close the connection.
+    violation: Option<Violation>,
 }
 
 impl fmt::Debug for SendError {
@@ -89,6 +93,14 @@ impl Sender {
         Ok(())
     }
 
+    /// Closes the connection: its peer violates the protocol, which was found after
+    /// [`Handler::on_envelope`](crate::Handler::on_envelope) had returned. The first reason counts.
+    pub fn close(&self, why: Violation) {
+        if self.outbox.refuse(why) {
+            self.doorbell.ring(self.outbox.token);
+        }
+    }
+
     /// Bytes and packets that wait.
     pub fn queued(&self) -> (usize, usize) {
         let state = self.outbox.state();
@@ -116,6 +128,21 @@ impl Outbox {
         state.packet_count += 1;
         state.packets.push_back(packet);
         Ok(!mem::replace(&mut state.is_marked, true))
+    }
+
+    /// No packet is accepted any more. True: as [`Outbox::push`].
+    fn refuse(&self, why: Violation) -> bool {
+        let mut state = self.state();
+        if state.is_closed {
+            return false;
+        }
+        (state.is_closed, state.violation) = (true, Some(why));
+        !mem::replace(&mut state.is_marked, true)
+    }
+
+    /// Why the connection is to be closed, if it is.
+    pub(crate) fn take_violation(&self) -> Option<Violation> {
+        self.state().violation.take()
     }
 
     /// All that waits, into an empty batch. It counts until [`Outbox::on_sent`].
@@ -211,5 +238,13 @@ mod tests {
         let outbox = outbox();
         outbox.close();
         assert_eq!(outbox.push(vec![7]), Err(SendError::Closed(vec![7])));
+        assert!(!outbox.refuse(Violation("late".to_owned())), "it is closed");
+        assert_eq!(outbox.take_violation(), None);
+        let outbox = self::outbox();
+        let first = Violation("first".to_owned());
+        assert!(outbox.refuse(first.clone()), "the thread has to look");
+        assert!(!outbox.refuse(Violation("second".to_owned())));
+        assert_eq!(outbox.push(vec![7]), Err(SendError::Closed(vec![7])));
+        assert_eq!((outbox.take_violation(), outbox.take_violation()), (Some(first), None));
     }
 }

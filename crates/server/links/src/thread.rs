@@ -396,6 +396,9 @@ impl Thread {
         let Stage::Up(link) = stage else {
             return Ok(transport.flush().map(drop)?);
         };
+        if let Some(violation) = link.outbox.take_violation() {
+            return Err(violation.into());
+        }
         if link.send(transport, boot_ms())? {
             self.handler.on_room(&link.name.node, link.name.lane);
         }

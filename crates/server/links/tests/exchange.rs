@@ -298,6 +298,20 @@ fn a_sender_is_refused_at_the_limit_and_hears_of_room() {
 }
 
 #[test]
+fn a_violation_that_is_found_later_closes_the_link() {
+    let authority = Authority::new();
+    let [one, other] = ["n1", "n2"].map(|name| Node::start(options(name, authority.issue(name))));
+    let [connected, _] = join(&one, &other);
+    connected.sender.close(Violation("an answer to no question".to_owned()));
+    assert_eq!(connected.sender.send(vec![7]), Err(SendError::Closed(vec![7])));
+    assert_eq!(one.until_lost(), "an answer to no question");
+    assert_eq!(other.until_lost(), "the peer closed the connection");
+    let again = one.until_connected().sender;
+    again.send(packet(1, 0, b"again")).expect("it is another connection");
+    assert_eq!(other.until_packet(), (1, b"again".to_vec()));
+}
+
+#[test]
 fn large_packets_arrive_whole() {
     let authority = Authority::new();
     let [one, other] = ["n1", "n2"].map(|name| Node::start(options(name, authority.issue(name))));
