@@ -4,7 +4,9 @@ use std::borrow::Cow;
 
 use broker::cells::frame::{Carried, Frame, PageEnd, Query};
 use broker::cells::lane::{Fault, Lane, Packet};
-use broker::cells::wire::{Envelope, Envelopes, Route, VERSION, decode, decode_owned, encode};
+use broker::cells::wire::{
+    Envelope, Envelopes, LaneHello, Route, VERSION, decode, decode_owned, encode,
+};
 use broker::{Place, Scope};
 use codec::{QoS, Reason};
 use session::{Message, MessageParts, NEVER};
@@ -60,6 +62,7 @@ fn read_connection(input: &[u8]) {
     let mut lane = Lane::new();
     let (mut pushed, mut delivered) = (0, 0);
     for envelope in &whole.0 {
+        read_hello(envelope);
         let _ = lane.reconnect(envelope.route.from_epoch);
         pushed += u64::from(lane.push(vec![1], 0).is_ok());
         while lane.next_packet(0).is_some() {}
@@ -71,6 +74,13 @@ fn read_connection(input: &[u8]) {
         assert_eq!(lane.received(), delivered);
         assert!(lane.kept().0 as u64 <= pushed);
     }
+}
+
+/// A hello has one encoding.
+fn read_hello(envelope: &Envelope<'_>) {
+    let Ok(Some(hello)) = envelope.lane_hello() else { return };
+    let again = Envelope::of_hello(envelope.version, envelope.route, hello, envelope.received);
+    assert_eq!((again.number, &again.frame), (envelope.number, &envelope.frame));
 }
 
 /// All packets, and what ended the connection.
@@ -100,11 +110,19 @@ fn wrap(frame: &[u8]) {
     assert_eq!(found[0].frame, Cow::Borrowed(frame));
 }
 
+const ROUTE: Route = Route { from_cell: 1, to_cell: 2, from_epoch: 0, to_epoch: 300, lane: 1 };
+
+fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let hello = LaneHello { attempt: 1, seen: 300 };
+    Envelope::of_hello(VERSION, ROUTE, hello, 7).encode(&mut bytes);
+    bytes
+}
+
 fn packet(frame: &[u8]) -> Vec<u8> {
-    let route = Route { from_cell: 1, to_cell: 2, from_epoch: 0, to_epoch: 300, lane: 1 };
     let packet = Packet { number: 1, received: 0, age_ms: 9, frame };
     let mut bytes = Vec::new();
-    Envelope::new(VERSION, route, packet).encode(&mut bytes);
+    Envelope::new(VERSION, ROUTE, packet).encode(&mut bytes);
     bytes
 }
 
@@ -112,7 +130,7 @@ fn packet(frame: &[u8]) -> Vec<u8> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let frames: Vec<_> = seed_frames().iter().map(written).collect();
     let packets: Vec<_> = frames.iter().map(|frame| packet(frame)).collect();
-    let connection = [&packet(&[8, 1])[..], &packets[0], &packets[1]].concat();
+    let connection = [&hello()[..], &packet(&[8, 1]), &packets[0], &packets[1]].concat();
     frames.into_iter().chain(packets).chain([connection]).collect()
 }
 

@@ -46,7 +46,7 @@ use crate::words::name::FRONT_BYTES_MAX;
 use crate::words::wire::{Reader, Unreadable, put_bytes, put_fixed, put_number};
 use crate::{Scope, SessionKey, ShardId};
 
-pub use envelope::{Envelope, Envelopes, HEAD_BYTES_MAX, Route};
+pub use envelope::{Envelope, Envelopes, HEAD_BYTES_MAX, LaneHello, Route};
 
 /// The version of packets and of the frames in them that this program writes.
 pub const VERSION: u8 = 1;

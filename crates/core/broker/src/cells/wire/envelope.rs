@@ -14,7 +14,7 @@ use crate::words::wire::{Reader, Unreadable, put_number};
 /// length u32   of what follows, little-endian
 /// version u8, lane u8
 /// from_cell, to_cell, from_epoch, to_epoch, number, received, age_ms
-/// frame        to the end; none if the number is 0
+/// frame        to the end; if the number is 0: none, or a LaneHello
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Envelope<'a> {
@@ -25,6 +25,26 @@ pub struct Envelope<'a> {
     pub received: u64,
     pub age_ms: u64,
     pub frame: Cow<'a, [u8]>,
+}
+
+/// Begins a lane on a connection: a packet with number 0 whose `received` is for
+/// [`Lane::reconnect`](crate::cells::lane::Lane::reconnect) of the peer.
+///
+/// ```text
+/// attempt      from 1
+/// seen         0 if there was none
+/// ```
+///
+/// Each end numbers its attempts to begin the lane on this connection. It drops all other packets
+/// until a hello has `seen` its present attempt: those are of an earlier attempt, or of an earlier
+/// owner. A hello with a new `attempt` ends what the lane was before, and is answered by one that
+/// has seen it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaneHello {
+    /// Of the sender.
+    pub attempt: u64,
+    /// The latest attempt of the peer.
+    pub seen: u64,
 }
 
 /// The cells and epochs that a packet is from and for, and its lane.
@@ -57,6 +77,29 @@ impl<'a> Envelope<'a> {
     pub fn new(version: u8, route: Route, packet: Packet<'a>) -> Self {
         let Packet { number, received, age_ms, frame } = packet;
         Self { version, route, number, received, age_ms, frame: Cow::Borrowed(frame) }
+    }
+
+    /// A packet that begins a lane. All frames up to `received` have arrived.
+    pub fn of_hello(version: u8, route: Route, hello: LaneHello, received: u64) -> Self {
+        let mut frame = Vec::with_capacity(HELLO_BYTES_MAX);
+        put_number(&mut frame, hello.attempt);
+        put_number(&mut frame, hello.seen);
+        Self { version, route, number: 0, received, age_ms: 0, frame: Cow::Owned(frame) }
+    }
+
+    /// What the packet begins a lane with. None: it does not.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are not a valid hello.
+    pub fn lane_hello(&self) -> Result<Option<LaneHello>, WireError> {
+        if self.number != 0 || self.frame.is_empty() {
+            return Ok(None);
+        }
+        let mut reader = Reader(&self.frame);
+        let hello = LaneHello::read(&mut reader);
+        let at = self.frame.len() - reader.left();
+        hello.map(Some).map_err(|Unreadable(what)| WireError { what, at })
     }
 
     pub fn packet(&self) -> Packet<'_> {
@@ -104,8 +147,11 @@ impl<'a> Envelope<'a> {
         let mut reader = Reader(bytes);
         let envelope = Self::read(&mut reader).and_then(|envelope| {
             let frame_bytes = length - (bytes.len() - envelope.frame.len());
-            if (envelope.number == 0) != (frame_bytes == 0) {
-                return Err(Unreadable("number is 0 and there is a frame, or the reverse"));
+            if envelope.number != 0 && frame_bytes == 0 {
+                return Err(Unreadable("packet has a number and no frame"));
+            }
+            if envelope.number == 0 && frame_bytes > HELLO_BYTES_MAX {
+                return Err(Unreadable("packet has a frame and no number"));
             }
             if frame_bytes > FRAME_BYTES_MAX { Err(TOO_LONG) } else { Ok(envelope) }
         });
@@ -130,6 +176,17 @@ impl<'a> Envelope<'a> {
     fn with_frame(self, frame: Vec<u8>) -> Envelope<'static> {
         let Self { version, route, number, received, age_ms, .. } = self;
         Envelope { version, route, number, received, age_ms, frame: Cow::Owned(frame) }
+    }
+}
+
+impl LaneHello {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Unreadable> {
+        let (attempt, seen) = (reader.number()?, reader.number()?);
+        match (attempt, reader.left()) {
+            (0, _) => Err(Unreadable("attempt to begin a lane is 0")),
+            (_, 0) => Ok(Self { attempt, seen }),
+            _ => Err(Unreadable("there are bytes behind the end")),
+        }
     }
 }
 
@@ -204,6 +261,8 @@ pub const HEAD_BYTES_MAX: usize = 2 + 2 * 3 + 5 * 10;
 
 const LENGTH_BYTES: usize = 4;
 
+const HELLO_BYTES_MAX: usize = 2 * 10;
+
 const TOO_LONG: Unreadable = Unreadable("frame is longer than 257 MiB");
 
 /// Memory that is allocated for a frame before its bytes have arrived.
@@ -264,6 +323,30 @@ mod tests {
         assert_eq!(encoded(packet(9, &[11, 0])), with_frame);
         let without = [&[20, 0, 0, 0][..], &head, &[0, 0x80, 1, 5]].concat();
         assert_eq!(encoded(packet(0, &[])), without);
+        let hello = LaneHello { attempt: 300, seen: 2 };
+        let mut bytes = Vec::new();
+        Envelope::of_hello(VERSION, ROUTE, hello, 128).encode(&mut bytes);
+        let of_hello = [&[23, 0, 0, 0][..], &head, &[0, 0x80, 1, 0, 0xac, 2, 2]].concat();
+        assert_eq!(bytes, of_hello);
+    }
+
+    #[test]
+    fn a_hello_comes_back_and_nothing_else_is_one() {
+        let of = |packet| {
+            let bytes = encoded(packet);
+            let found = Envelopes::default().next(&mut &*bytes).expect("it is a packet");
+            found.expect("it is complete").lane_hello().map_err(|error| (error.what, error.at))
+        };
+        let most = [&[0xff; 9][..], &[1], &[0xff; 9], &[1]].concat();
+        let hello = |attempt, seen| Ok(Some(LaneHello { attempt, seen }));
+        assert_eq!(of(packet(0, &most)), hello(u64::MAX, u64::MAX));
+        assert_eq!(of(packet(0, &[1, 0])), hello(1, 0));
+        assert_eq!(of(packet(0, &[])), Ok(None), "it acknowledges");
+        assert_eq!(of(packet(1, &[1, 0])), Ok(None), "it is a frame");
+        assert_eq!(of(packet(0, &[0, 0])), Err(("attempt to begin a lane is 0", 2)));
+        assert_eq!(of(packet(0, &[1])), Err(("it ends early", 1)));
+        assert_eq!(of(packet(0, &[0x81, 0])), Err(("a number is padded", 2)));
+        assert_eq!(of(packet(0, &[1, 0, 0])), Err(("there are bytes behind the end", 2)));
     }
 
     #[test]
@@ -299,9 +382,9 @@ mod tests {
         let version = "unsupported version: upgrade the older node";
         assert_eq!(refused(&with(4, VERSION_MIN - 1)), (version, 5));
         assert_eq!(refused(&with(4, VERSION + 1)), (version, 5));
-        let mismatch = "number is 0 and there is a frame, or the reverse";
-        assert_eq!(refused(&with(20, 0)).0, mismatch);
-        assert_eq!(refused(&with(0, 20)).0, mismatch);
+        assert_eq!(refused(&with(0, 20)).0, "packet has a number and no frame");
+        let of_none = encoded(packet(0, &[1; HELLO_BYTES_MAX + 1]));
+        assert_eq!(refused(&of_none).0, "packet has a frame and no number");
         for length in 0..20 {
             assert_eq!(refused(&with(0, length)), ("it ends early", 4 + usize::from(length)));
         }
