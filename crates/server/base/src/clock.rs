@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Broker time in milliseconds. It never goes back.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -51,6 +53,13 @@ impl Clock {
     pub fn advance(&self, by_ms: u64) {
         self.base_ms.fetch_add(by_ms, Ordering::Relaxed);
     }
+}
+
+/// Milliseconds of a clock that never goes back and counts the time in which the machine or the
+/// process did not run.
+pub fn boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
 /// Milliseconds since 1970.

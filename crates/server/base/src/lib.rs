@@ -14,7 +14,7 @@ mod random;
 mod shown;
 mod terminal;
 
-pub use clock::{Clock, wall_ms};
+pub use clock::{Clock, boot_ms, wall_ms};
 pub use lines::json_line;
 pub use process::{Process, ending_the_process, resident_bytes};
 pub use random::{equal_in_constant_time, random};

@@ -39,7 +39,6 @@
 
 pub mod hello;
 
-mod clock;
 mod connection;
 mod life;
 mod links;

@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use base::boot_ms;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use crate::clock::boot_ms;
 use crate::connection::{Connection, Link, Stage, is_heartbeat};
 use crate::hello::{Agreed, Greeting, Hello, HelloError};
 use crate::life::Life;
