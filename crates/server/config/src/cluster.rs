@@ -1,5 +1,6 @@
 //! `[cluster]`: nodes that are one broker, on NATS servers with JetStream.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::schema::{Key, Section, Value, ValueKind, bytes_or, count, settings};
@@ -42,6 +43,9 @@ settings! {
         /// A standby redirects MQTT 5 clients to the active node: 0x9C with its `advertise` as
         /// Server Reference. `false`: it refuses them with 0x88 and a reason.
         redirect: bool = ValueKind::Flag, "false";
+        /// Address and port at which this node accepts the links of other nodes, with the TLS of
+        /// `[cluster.tls]`. A node of a cluster with several cells needs it.
+        listen: Option<String> = ValueKind::Text("an address and port such as 0.0.0.0:7883"), "";
         /// Size limit of the stream of all shards, set by `quelea cluster init`. At the limit the
         /// logs count as full. Allow 2.5 times `durability.log_bytes_max`, at least eight log files
         /// (`segment_bytes`) per shard.
@@ -50,6 +54,20 @@ settings! {
         /// milliseconds after the one before. The wait ends early when nothing has arrived for
         /// 2 ms. A single publisher does not wait. 0: no wait.
         append_interval_ms: u32 = count(0, 1_000), "5";
+    }
+}
+
+settings! {
+    /// TLS of the links between nodes (`cluster.listen`). TLS to NATS servers is configured by
+    /// `cluster.ca_file` and the keys next to it.
+    "cluster.tls" => RawClusterTls {
+        /// The certificate of this node, then those of its issuers, PEM. It is issued for the name
+        /// in `cluster.node`, and must be valid for servers and for clients.
+        certificate: Option<PathBuf> = ValueKind::Path, "";
+        /// The private key of the certificate, PEM.
+        key: Option<PathBuf> = ValueKind::Path, "";
+        /// The certificate authorities that sign the certificates of nodes, PEM.
+        ca: Option<PathBuf> = ValueKind::Path, "";
     }
 }
 
@@ -63,6 +81,8 @@ pub struct ClusterConfig {
     pub login: EngineLogin,
     /// `Some`: all servers are `tls://`.
     pub tls: Option<EngineTls>,
+    /// `None`: it accepts no links of other nodes.
+    pub links: Option<LinkConfig>,
     pub advertise: Option<String>,
     /// Only with `advertise`.
     pub redirect: bool,
@@ -97,6 +117,15 @@ pub struct EngineTls {
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
+/// Where a node accepts links, and what it shows to other nodes. The files are named, not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    pub listen: SocketAddr,
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    pub ca: PathBuf,
+}
+
 /// `None`: no cluster is configured, or something of it is wrong.
 pub(super) fn lower(
     has_journal: bool,
@@ -115,6 +144,7 @@ pub(super) fn lower(
     let servers = lowering.servers(&raw);
     let login = lowering.login(&raw);
     let tls = lowering.tls(&raw, &servers);
+    let links = lowering.links(&raw);
     let advertise = lowering.advertise(&raw);
     Some(ClusterConfig {
         name: name?,
@@ -122,6 +152,7 @@ pub(super) fn lower(
         servers,
         login: login?,
         tls,
+        links,
         advertise,
         redirect: raw.redirect,
         stream_bytes_max: (raw.stream_bytes_max != 0).then_some(raw.stream_bytes_max),
@@ -131,7 +162,11 @@ pub(super) fn lower(
 
 /// Whether anything is said about a cluster.
 pub(super) fn is_configured(settings: &Settings) -> bool {
-    SECTION.keys.iter().any(|key| is_set(key, settings))
+    [SECTION, TLS].iter().any(|section| is_section_set(section, settings))
+}
+
+fn is_section_set(section: &Section, settings: &Settings) -> bool {
+    section.keys.iter().any(|key| is_set(section, key, settings))
 }
 
 /// A cluster replicates what is stored.
@@ -148,8 +183,8 @@ fn check_level(has_journal: bool, settings: &Settings, problems: &mut Vec<Proble
     }
 }
 
-fn is_set(key: &Key, settings: &Settings) -> bool {
-    let value = settings.setting(SECTION.name, key).value;
+fn is_set(section: &Section, key: &Key, settings: &Settings) -> bool {
+    let value = settings.setting(section.name, key).value;
     value != Value::Unset && value != default_of(key)
 }
 
@@ -179,16 +214,14 @@ impl Lowering<'_> {
             self.problem("node", "is missing, and this machine has no host name".into());
             return None;
         };
-        let is_valid = (1..=NODE_BYTES_MAX).contains(&node.len()) && node.bytes().all(is_node_byte);
-        if !is_valid {
-            let of_host = if raw.node.is_none() { " (the host name)" } else { "" };
-            let detail = format!(
-                "must be 1 to {NODE_BYTES_MAX} letters, digits, `.`, `-` or `_`, got \
-                 '{node}'{of_host}"
-            );
-            self.problem("node", detail);
+        match check_node_name(&node) {
+            Ok(()) => Some(node),
+            Err(detail) => {
+                let of_host = if raw.node.is_none() { " (the host name)" } else { "" };
+                self.problem("node", format!("{detail}{of_host}"));
+                None
+            }
         }
-        is_valid.then_some(node)
     }
 
     fn servers(&mut self, raw: &RawCluster) -> Vec<EngineServer> {
@@ -271,6 +304,29 @@ impl Lowering<'_> {
         Some(EngineTls { ca: raw.ca_file.clone(), client })
     }
 
+    fn links(&mut self, raw: &RawCluster) -> Option<LinkConfig> {
+        let RawClusterTls { certificate, key, ca } =
+            RawClusterTls::lower(values(self.settings, TLS, TLS.name))?;
+        let Some(text) = &raw.listen else {
+            if is_section_set(&TLS, self.settings) {
+                let detail = "has no effect without cluster.listen";
+                self.problem("tls", detail.into());
+            }
+            return None;
+        };
+        let Ok(listen) = text.parse() else {
+            let detail = format!("must be an address and port such as 0.0.0.0:7883, got '{text}'");
+            self.problem("listen", detail);
+            return None;
+        };
+        let (Some(certificate), Some(key), Some(ca)) = (certificate, key, ca) else {
+            let detail = "cluster.listen needs certificate, key and ca";
+            self.problem("tls", detail.into());
+            return None;
+        };
+        Some(LinkConfig { listen, certificate, key, ca })
+    }
+
     fn advertise(&mut self, raw: &RawCluster) -> Option<String> {
         if let Some(text) = &raw.advertise
             && (text.len() > ADVERTISE_BYTES_MAX || !is_address(text))
@@ -334,6 +390,25 @@ fn server(text: &str) -> Result<EngineServer, String> {
     Ok(EngineServer { url: url_text, is_loopback: url.is_loopback() })
 }
 
+/// Whether a node of a cluster can have the name.
+///
+/// # Errors
+///
+/// What is valid.
+pub fn check_node_name(name: &str) -> Result<(), String> {
+    if (1..=NODE_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_node_byte) {
+        return Ok(());
+    }
+    Err(format!("must be 1 to {NODE_BYTES_MAX} letters, digits, `.`, `-` or `_`, got '{name}'"))
+}
+
+/// Whether the text is HOST:PORT, with a host name or an address.
+pub fn is_host_and_port(text: &str) -> bool {
+    text.len() <= ADVERTISE_BYTES_MAX
+        && net::host_and_port(text)
+            .is_ok_and(|(host, port)| is_host(host) && port.is_some_and(|port| port != 0))
+}
+
 /// What a Server Reference takes.
 fn is_address(text: &str) -> bool {
     net::host_and_port(text).is_ok_and(|(host, port)| is_host(host) && port != Some(0))
@@ -349,6 +424,7 @@ fn is_node_byte(byte: u8) -> bool {
 }
 
 const SECTION: Section = RawCluster::SECTION;
+const TLS: Section = RawClusterTls::SECTION;
 
 /// Names of streams and subjects are made from it.
 const NAME_BYTES_MAX: usize = 32;
@@ -446,6 +522,38 @@ mod tests {
         assert_eq!((own.redirect, own.stream_bytes_max), (true, Some(2 << 30)));
         assert_eq!(own.append_interval_ms, 0);
         assert!(print::effective(&loaded).contains("node = \"n.1\" # quelea.toml:4\n"));
+    }
+
+    #[test]
+    fn links_have_an_address_and_files() {
+        let tls = "[cluster.tls]\ncertificate = \"c\"\nkey = \"k\"\nca = \"a\"";
+        let listen = "listen = \"[::]:7883\"";
+        let own = loaded(&with(&format!("{listen}\n{tls}"))).unwrap().config.cluster.unwrap();
+        let links = LinkConfig {
+            listen: "[::]:7883".parse().unwrap(),
+            certificate: "c".into(),
+            key: "k".into(),
+            ca: "a".into(),
+        };
+        assert_eq!(own.links, Some(links));
+        for (keys, expected) in [
+            (tls.to_owned(), "cluster.tls: has no effect without cluster.listen"),
+            (listen.to_owned(), "cluster.tls: cluster.listen needs certificate, key and ca"),
+            (
+                format!("{listen}\n[cluster.tls]\nkey = \"k\"\nca = \"a\""),
+                "cluster.tls: cluster.listen needs certificate, key and ca",
+            ),
+            (
+                format!("listen = \"host:7883\"\n{tls}"),
+                "quelea.toml:4: cluster.listen: must be an address and port such as 0.0.0.0:7883, \
+                 got 'host:7883'",
+            ),
+        ] {
+            let error = loaded(&with(&keys)).unwrap_err();
+            assert!(error.contains(expected), "{keys}: {error}");
+        }
+        let error = loaded("[cluster.tls]\nca = \"a\"\n").unwrap_err();
+        assert!(error.contains("cluster.name: is missing"), "{error}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::authorization::RawAuthorization;
 use super::bridges::{RawBridge, RawBridgeTls, RawBridgeTopic};
-use super::cluster::RawCluster;
+use super::cluster::{RawCluster, RawClusterTls};
 use super::demands::TokenField;
 use super::endpoint::RawWebSocket;
 use super::identity::{BodyForm, HttpMethod};
@@ -41,6 +41,7 @@ pub const SECTIONS: &[Section] = &[
     RawTelemetry::SECTION,
     RawRouting::SECTION,
     RawCluster::SECTION,
+    RawClusterTls::SECTION,
 ];
 
 /// What stands inside for `auto` where 0 is a size like others.

@@ -35,7 +35,10 @@ use std::path::PathBuf;
 pub use api::{API_PREFIX, ApiAddress, ApiConfig, CertificateRoles, TOKEN_FILE};
 pub use authorization::AuthorizationConfig;
 pub use bridges::{BridgeConfig, BridgeDirection, BridgeProtocol, BridgeTls, BridgeTopic};
-pub use cluster::{ClusterConfig, EngineLogin, EngineServer, EngineTls};
+pub use cluster::{
+    ClusterConfig, EngineLogin, EngineServer, EngineTls, LinkConfig, check_node_name,
+    is_host_and_port,
+};
 pub use demands::{Demands, TokenField};
 pub use derived::Derived;
 pub use durability::DurabilityConfig;

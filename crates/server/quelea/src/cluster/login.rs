@@ -6,7 +6,7 @@ use async_nats::ConnectOptions;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use config::{ClusterConfig, EngineLogin, EngineTls};
+use config::{ClusterConfig, EngineLogin, EngineTls, LinkConfig};
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,8 @@ pub struct FileError {
 /// The first one that cannot be used, and why.
 pub fn check_files(config: &ClusterConfig) -> Result<(), FileError> {
     options(&config.login)?;
-    config.tls.as_ref().map_or(Ok(()), check_tls)
+    config.tls.as_ref().map_or(Ok(()), check_tls)?;
+    config.links.as_ref().map_or(Ok(()), check_links)
 }
 
 /// Options of a connection with the login.
@@ -69,12 +70,22 @@ fn check_tls(tls: &EngineTls) -> Result<(), FileError> {
     }
     if let Some((certificate, key)) = &tls.client {
         check_certificates("cert_file", certificate)?;
-        let wrong = |error: rustls::pki_types::pem::Error| {
-            FileError::new("key_file", key, format!("has no private key: {error}"))
-        };
-        PrivateKeyDer::from_pem_file(key).map_err(wrong)?;
+        check_key("key_file", key)?;
     }
     Ok(())
+}
+
+fn check_links(links: &LinkConfig) -> Result<(), FileError> {
+    check_certificates("tls.ca", &links.ca)?;
+    check_certificates("tls.certificate", &links.certificate)?;
+    check_key("tls.key", &links.key)
+}
+
+fn check_key(key: &'static str, path: &Path) -> Result<(), FileError> {
+    let wrong = |error: rustls::pki_types::pem::Error| {
+        FileError::new(key, path, format!("has no private key: {error}"))
+    };
+    PrivateKeyDer::from_pem_file(path).map(drop).map_err(wrong)
 }
 
 fn check_certificates(key: &'static str, path: &Path) -> Result<(), FileError> {
@@ -119,11 +130,29 @@ mod tests {
             servers: vec![EngineServer { url, is_loopback: false }],
             login,
             tls,
+            links: None,
             advertise: None,
             redirect: false,
             stream_bytes_max: None,
             append_interval_ms: 0,
         }
+    }
+
+    /// One key of the TLS of links names `file`, the others good files.
+    fn with_links(directory: &Path, wrong: &str) -> ClusterConfig {
+        let path = |name: &str| directory.join(name);
+        let own = rcgen::generate_simple_self_signed(vec!["n1".into()]).unwrap();
+        std::fs::write(path("certificate"), own.cert.pem()).unwrap();
+        std::fs::write(path("ca"), own.cert.pem()).unwrap();
+        std::fs::write(path("key"), own.signing_key.serialize_pem()).unwrap();
+        let file = |key: &str| path(if key == wrong { "file" } else { key });
+        let links = LinkConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            certificate: file("certificate"),
+            key: file("key"),
+            ca: file("ca"),
+        };
+        ClusterConfig { links: Some(links), ..config(EngineLogin::Nothing, None) }
     }
 
     #[test]
@@ -147,6 +176,11 @@ mod tests {
             assert!(error.starts_with(&expected), "{error}");
             assert!(!error.contains("two"), "{error}");
         }
+        for key in ["ca", "certificate", "key"] {
+            let error = check_files(&with_links(directory.path(), key)).unwrap_err().to_string();
+            let expected = format!("cluster.tls.{key}: {}: ", file.display());
+            assert!(error.starts_with(&expected), "{error}");
+        }
         let missing = EngineLogin::Credentials(directory.path().join("none"));
         let error = check_files(&config(missing, None)).unwrap_err().to_string();
         assert!(error.contains("No such file"), "{error}");
@@ -166,6 +200,7 @@ mod tests {
         let password = EngineLogin::Password { username: "anna".into(), file: path("password") };
         check_files(&config(password, Some(tls))).unwrap();
         check_files(&config(EngineLogin::NkeySeed(path("seed")), None)).unwrap();
+        check_files(&with_links(directory.path(), "none of them")).unwrap();
         // The library does not read the JWT.
         let credentials = format!(
             "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n\
