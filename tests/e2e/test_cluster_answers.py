@@ -5,7 +5,15 @@ import threading
 
 import pytest
 
-from test_cluster_directory import BASE, check, cluster, done, fill, nats, with_cluster  # noqa: F401
+from test_cluster_directory import (  # noqa: F401
+    BASE,
+    check,
+    cluster,
+    done,
+    fill,
+    nats,
+    with_cluster,
+)
 from test_cluster_misfits import ACCEPT
 
 

@@ -88,7 +88,8 @@ pub enum RecordError {
     #[error("the key 'cluster' of the bucket is malformed: {0}")]
     Malformed(String),
     #[error(
-        "the cluster has format {0}, this program knows formats up to {CELLS_FORMAT}: use a newer one"
+        "the cluster has format {0}, this program knows formats up to {CELLS_FORMAT}: use a newer \
+         one"
     )]
     Format(u32),
     #[error("the cluster has format {OLD_FORMAT}, with a stream for each shard: {CARRY_OVER}")]

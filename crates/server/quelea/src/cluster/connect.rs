@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use async_nats::{ConnectOptions, Event, ServerInfo};
-use cluster::Record;
+use cluster::{Extent, Record};
 
 use super::engine::{Engine, LEASE_KEY, Names};
 use super::login;
@@ -181,8 +181,39 @@ pub(super) async fn wait_for_cluster(
 /// # Errors
 ///
 /// When it does not exist, or was created by another version, or the engine does not answer.
-pub(super) async fn read_cluster(engine: &Engine) -> anyhow::Result<Record> {
+pub(super) async fn read_facts(engine: &Engine) -> anyhow::Result<Record> {
     Ok(Record::read(&read_record(engine).await?)?)
+}
+
+/// The same, for a command line that knows clusters with one cell only.
+///
+/// # Errors
+///
+/// The same, and when the cluster has several cells.
+pub(super) async fn read_cluster(engine: &Engine) -> anyhow::Result<Record> {
+    let record = read_facts(engine).await?;
+    refuse_cells(engine, &record)?;
+    Ok(record)
+}
+
+/// Refuses what is no cluster with one cell.
+///
+/// # Errors
+///
+/// Why it is none.
+pub(super) fn refuse_cells(engine: &Engine, record: &Record) -> anyhow::Result<()> {
+    let name = engine.names().cluster();
+    match record.extent {
+        Extent::One => Ok(()),
+        Extent::Many { cells, .. } => {
+            bail!("cluster '{name}' has {cells} cells: this version cannot use it")
+        }
+        Extent::Cell { cell, .. } => {
+            bail!(
+                "cluster.name: '{name}' is cell {cell} of another cluster; write the name of that"
+            )
+        }
+    }
 }
 
 /// The value of the key that names the cluster.

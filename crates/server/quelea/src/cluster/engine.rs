@@ -86,6 +86,11 @@ impl Names {
         Self { cluster: cluster.into() }
     }
 
+    /// Of what a cell of a cluster with several has: a cluster of one cell, with a name of its own.
+    pub(crate) fn of_cell(cluster: &str, cell: u16) -> Self {
+        Self::new(&format!("{cluster}-c{cell}"))
+    }
+
     pub(crate) fn cluster(&self) -> &str {
         &self.cluster
     }
@@ -189,6 +194,11 @@ impl Engine {
     /// For a node, which has its own ways to go on without an answer.
     pub(crate) fn impatient(&self) -> Self {
         self.patient(Duration::ZERO)
+    }
+
+    /// The same connection, for a cell of this cluster.
+    pub(crate) fn of_cell(&self, cell: u16) -> Self {
+        Self { names: Names::of_cell(self.names.cluster(), cell), ..self.clone() }
     }
 
     pub(crate) const fn client(&self) -> &Client {

@@ -20,8 +20,11 @@ mod init;
 mod lag;
 mod login;
 mod member;
+mod nodes;
 mod operate;
 mod placement;
+mod plan;
+mod secret;
 mod source;
 mod stream_files;
 mod talk;
@@ -122,6 +125,12 @@ async fn reach(
 ) -> anyhow::Result<Reached> {
     let engine = connect::connect(cluster, waiting).await?;
     let facts = connect::wait_for_cluster(&engine, waiting).await?;
+    if facts.cells() > 1 {
+        let plan = plan::read_plan(&engine, &facts, waiting).await?;
+        plan::check_node(&plan, cluster)?;
+        plan::read_cell(&engine, &plan, 0, waiting).await?;
+    }
+    connect::refuse_cells(&engine, &facts)?;
     check_data(data, &facts)?;
     import::refuse_begun(&waiting.answer_of(|| engine.get(import::IMPORT_KEY)).await)?;
     token::share(&engine, config, waiting).await?;

@@ -13,6 +13,7 @@ use super::checks::{self, Allowed};
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
 use super::lag::{Lag, writer_among};
+use super::nodes::NodeCommand;
 use super::stream_files::StreamFilesStatus;
 use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
 use super::{connect, export, import};
@@ -30,10 +31,14 @@ pub struct ClusterArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum ClusterCommand {
-    /// Create the stream and the bucket in NATS. Existing ones are checked and not changed.
+    /// Create the streams and the buckets in NATS. Existing ones are checked and not changed.
     Init {
         #[command(flatten)]
         common: Common,
+        /// Cells of the cluster, 1 to 56. It is the largest number of nodes that can be active, and
+        /// never changes. Default: 1, or the number of a cluster that exists.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=CELLS))]
+        cells: Option<u16>,
         #[command(flatten)]
         demands: Demands,
     },
@@ -51,6 +56,11 @@ enum ClusterCommand {
         common: Common,
         /// New active node. Default: any standby that has caught up.
         node: Option<String>,
+    },
+    /// Manage the nodes of a cluster with several cells.
+    Node {
+        #[command(subcommand)]
+        command: NodeCommand,
     },
     /// Import the data directory of a broker without a cluster into a cluster that no node has
     /// served yet. Broker and nodes must be stopped. The directory is not changed.
@@ -70,6 +80,19 @@ enum ClusterCommand {
     },
 }
 
+impl ClusterCommand {
+    const fn common(&self) -> &Common {
+        match self {
+            Self::Init { common, .. }
+            | Self::Status { common, .. }
+            | Self::Switchover { common, .. }
+            | Self::Import { common, .. }
+            | Self::Export { common, .. } => common,
+            Self::Node { command } => command.common(),
+        }
+    }
+}
+
 /// Requirements for the NATS servers.
 #[derive(Clone, Debug, Args)]
 struct Demands {
@@ -87,7 +110,7 @@ struct Demands {
 
 /// Flags of all commands.
 #[derive(Clone, Debug, Args)]
-struct Common {
+pub(super) struct Common {
     /// Configuration file of a node, for its section [cluster].
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
@@ -95,12 +118,7 @@ struct Common {
 
 /// Runs the command, and returns the exit code.
 pub fn run(args: &ClusterArgs) -> u8 {
-    let (ClusterCommand::Init { common, .. }
-    | ClusterCommand::Status { common, .. }
-    | ClusterCommand::Switchover { common, .. }
-    | ClusterCommand::Import { common, .. }
-    | ClusterCommand::Export { common, .. }) = &args.command;
-    let (config, cluster) = match configured(common) {
+    let (config, cluster) = match configured(args.command.common()) {
         Ok(configured) => configured,
         Err(error) => {
             complain(&format!("{error:#}"));
@@ -112,9 +130,10 @@ pub fn run(args: &ClusterArgs) -> u8 {
         runtime.block_on(async {
             let engine = connect::connect_once(&cluster).await?;
             match &args.command {
-                ClusterCommand::Init { demands, .. } => {
-                    init(&engine, &config, &cluster, demands).await
+                ClusterCommand::Init { cells, demands, .. } => {
+                    init(&engine, (&config, &cluster), *cells, demands).await
                 }
+                ClusterCommand::Node { command } => command.run(&engine).await,
                 ClusterCommand::Status { json, .. } => status(&engine, *json).await,
                 ClusterCommand::Switchover { node, .. } => {
                     switch_over(&engine, node.as_deref()).await
@@ -145,8 +164,8 @@ fn configured(common: &Common) -> anyhow::Result<(Config, ClusterConfig)> {
 
 async fn init(
     engine: &Engine,
-    config: &Config,
-    cluster: &ClusterConfig,
+    (config, cluster): (&Config, &ClusterConfig),
+    cells: Option<u16>,
     demands: &Demands,
 ) -> anyhow::Result<()> {
     let allowed =
@@ -154,6 +173,7 @@ async fn init(
     let notes = checks::check(cluster, &demands.monitoring, allowed).await?;
     let replicas = if allowed.unreplicated { 1 } else { REPLICAS };
     let plan = Plan {
+        cells,
         shards: config.server.shards,
         shards_are_fixed: config.shards_are_fixed,
         segment_bytes: config.durability.segment_bytes,
@@ -162,8 +182,10 @@ async fn init(
     };
     let made = init::make(engine, &plan).await?;
     let word = if made.is_new { "created" } else { "exists" };
+    let of_cells = if made.cells > 1 { format!("{} cells of ", made.cells) } else { String::new() };
     let text = format!(
-        "cluster '{}' {word}: id {}, {} shards, {replicas} replicas; {} streams created, {} found\n",
+        "cluster '{}' {word}: id {}, {of_cells}{} shards, {replicas} replicas; {} streams created, \
+         {} found\n",
         cluster.name, made.id, made.shards, made.streams_made, made.streams_found
     );
     print(text.as_bytes());
@@ -354,6 +376,7 @@ async fn ask(engine: &Engine, question: &Question) -> anyhow::Result<async_nats:
 }
 
 async fn switch_over(engine: &Engine, to: Option<&str>) -> anyhow::Result<()> {
+    connect::read_cluster(engine).await?;
     let before = connect::read_lease(engine).await?.map_or(0, |lease| lease.epoch);
     let question = Question::Switchover { to: to.map(str::to_owned) };
     let mut answers = ask(engine, &question).await?;
@@ -381,7 +404,9 @@ async fn switch_over(engine: &Engine, to: Option<&str>) -> anyhow::Result<()> {
     anyhow::bail!("'{detail}' has not taken over yet; see `quelea cluster status`")
 }
 
-/// Copies that the engine keeps of the stream.
+/// The most cells.
+const CELLS: i64 = cluster::CELLS_MAX as i64;
+/// Copies that the engine keeps of a stream.
 const REPLICAS: u8 = 3;
 /// Nodes whose answers are shown.
 const NODES_MAX: usize = 64;
@@ -393,6 +418,9 @@ const EXAMPLES: &str = "\
 Examples:
   quelea cluster init --config /etc/quelea/quelea.toml          once, before the first node starts
   quelea cluster init --config /etc/quelea/quelea.toml --monitoring http://127.0.0.1:8222
+  quelea cluster init --config /etc/quelea/quelea.toml --cells 12
+  quelea cluster node add --config /etc/quelea/quelea.toml node-1 --link broker1.example:7883
+  quelea cluster node list --config /etc/quelea/quelea.toml
   quelea cluster status --config /etc/quelea/quelea.toml
   quelea cluster switchover --config /etc/quelea/quelea.toml node-2
   quelea cluster import --config /etc/quelea/quelea.toml /var/lib/quelea-single
