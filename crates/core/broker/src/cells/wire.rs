@@ -46,6 +46,11 @@ use crate::words::name::FRONT_BYTES_MAX;
 use crate::words::wire::{Reader, Unreadable, put_bytes, put_fixed, put_number};
 use crate::{Scope, SessionKey, ShardId};
 
+/// For frames of other parts on the same connections ([`FRONT`]).
+pub mod primitives {
+    pub use crate::words::wire::{Reader, Unreadable, put_bytes, put_number};
+}
+
 pub use envelope::{Envelope, Envelopes, HEAD_BYTES_MAX, LaneHello, Route};
 
 /// The version of packets and of the frames in them that this program writes.
@@ -53,6 +58,10 @@ pub const VERSION: u8 = 1;
 
 /// The oldest version that this program reads.
 pub const VERSION_MIN: u8 = 1;
+
+/// In place of the sender's cell, in packets of relayed connections: a front is no cell. So many
+/// cells there cannot be.
+pub const FRONT: u16 = u16::MAX;
 
 /// The longest frame: the largest MQTT packet, and what a frame adds to it. Policy: a connection
 /// that announces a longer one is closed.

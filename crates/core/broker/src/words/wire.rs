@@ -2,10 +2,10 @@
 
 /// Why bytes are not what they should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Unreadable(pub(crate) &'static str);
+pub struct Unreadable(pub &'static str);
 
 /// Appends a LEB128 varint, 1 to 10 bytes.
-pub(crate) fn put_number(out: &mut Vec<u8>, mut value: u64) {
+pub fn put_number(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -19,23 +19,23 @@ pub(crate) fn put_fixed(out: &mut Vec<u8>, value: u64) {
 }
 
 /// Appends bytes behind their length.
-pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_number(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// Takes primitives off the front of bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) fn byte(&mut self) -> Result<u8, Unreadable> {
+    pub fn byte(&mut self) -> Result<u8, Unreadable> {
         let (&byte, rest) = self.0.split_first().ok_or(ENDS_EARLY)?;
         self.0 = rest;
         Ok(byte)
     }
 
-    pub(crate) fn number(&mut self) -> Result<u64, Unreadable> {
+    pub fn number(&mut self) -> Result<u64, Unreadable> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -53,21 +53,21 @@ impl<'a> Reader<'a> {
         Err(Unreadable("a number is too long"))
     }
 
-    pub(crate) fn fixed(&mut self) -> Result<u64, Unreadable> {
+    pub fn fixed(&mut self) -> Result<u64, Unreadable> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(ENDS_EARLY)?;
         self.0 = rest;
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    pub(crate) fn number_u32(&mut self) -> Result<u32, Unreadable> {
+    pub fn number_u32(&mut self) -> Result<u32, Unreadable> {
         u32::try_from(self.number()?).map_err(|_| Unreadable("a number exceeds 32 bits"))
     }
 
-    pub(crate) fn number_u16(&mut self) -> Result<u16, Unreadable> {
+    pub fn number_u16(&mut self) -> Result<u16, Unreadable> {
         u16::try_from(self.number()?).map_err(|_| Unreadable("a number exceeds 16 bits"))
     }
 
-    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Unreadable> {
+    pub fn bytes(&mut self) -> Result<&'a [u8], Unreadable> {
         let len =
             usize::try_from(self.number()?).map_err(|_| Unreadable("a length is too large"))?;
         let (bytes, rest) = self.0.split_at_checked(len).ok_or(ENDS_EARLY)?;
@@ -75,25 +75,25 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    pub(crate) fn text(&mut self) -> Result<&'a str, Unreadable> {
+    pub fn text(&mut self) -> Result<&'a str, Unreadable> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Unreadable("a text is not UTF-8"))
     }
 
     /// All that is left.
-    pub(crate) fn rest(&mut self) -> &'a [u8] {
+    pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    pub(crate) const fn left(&self) -> usize {
+    pub const fn left(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Nothing may be left.
-    pub(crate) fn end<T>(self, value: T) -> Result<T, Unreadable> {
+    pub fn end<T>(self, value: T) -> Result<T, Unreadable> {
         if self.is_empty() { Ok(value) } else { Err(Unreadable("there are bytes behind the end")) }
     }
 }
