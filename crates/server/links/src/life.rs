@@ -29,13 +29,16 @@ impl Life {
     /// Ask before bytes are read: those that arrived while this process was paused are of a link
     /// that the peer has given up.
     pub(crate) const fn is_dead(&self, now_ms: u64) -> bool {
-        now_ms >= self.heard_ms.saturating_add(self.link_ms)
+        now_ms >= self.dead_ms()
+    }
+
+    pub(crate) const fn dead_ms(&self) -> u64 {
+        self.heard_ms.saturating_add(self.link_ms)
     }
 
     /// When the link is dead or needs a heartbeat.
     pub(crate) fn next_ms(&self) -> u64 {
-        let dead_ms = self.heard_ms.saturating_add(self.link_ms);
-        dead_ms.min(self.sent_ms.saturating_add(self.heartbeat_ms()))
+        self.dead_ms().min(self.sent_ms.saturating_add(self.heartbeat_ms()))
     }
 
     const fn heartbeat_ms(&self) -> u64 {

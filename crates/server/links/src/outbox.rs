@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base::boot_ms;
 use mio::{Token, Waker};
 use thiserror::Error;
 
@@ -44,6 +46,8 @@ pub(crate) struct Doorbell {
 pub(crate) struct Outbox {
     token: Token,
     state: Mutex<State>,
+    /// From this time on the link is dead ([`base::boot_ms`]).
+    dead_ms: AtomicU64,
 }
 
 #[derive(Default)]
@@ -93,6 +97,12 @@ impl Sender {
         Ok(())
     }
 
+    /// Is the link dead, or closed? It can be before the handler is called: a process that was
+    /// paused asks before it uses what the link has brought.
+    pub fn is_dead(&self) -> bool {
+        boot_ms() >= self.outbox.dead_ms.load(Ordering::Acquire)
+    }
+
     /// Closes the connection: its peer violates the protocol, which was found after
     /// [`Handler::on_envelope`](crate::Handler::on_envelope) had returned. The first reason counts.
     pub fn close(&self, why: Violation) {
@@ -109,8 +119,12 @@ impl Sender {
 }
 
 impl Outbox {
-    pub(crate) fn new(token: Token) -> Self {
-        Self { token, state: Mutex::default() }
+    pub(crate) fn new(token: Token, dead_ms: u64) -> Self {
+        Self { token, state: Mutex::default(), dead_ms: dead_ms.into() }
+    }
+
+    pub(crate) fn live_until(&self, dead_ms: u64) {
+        self.dead_ms.store(dead_ms, Ordering::Release);
     }
 
     /// True: it was empty, as far as the thread knows.
@@ -164,6 +178,7 @@ impl Outbox {
     }
 
     pub(crate) fn close(&self) {
+        self.live_until(0);
         let mut state = self.state();
         state.is_closed = true;
         state.packets = VecDeque::new();
@@ -203,7 +218,7 @@ mod tests {
     use super::*;
 
     fn outbox() -> Outbox {
-        Outbox::new(Token(1))
+        Outbox::new(Token(1), u64::MAX)
     }
 
     #[test]

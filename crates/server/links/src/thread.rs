@@ -377,6 +377,7 @@ impl Thread {
                 && received == Received::Bytes
             {
                 link.life.on_received(now_ms);
+                link.outbox.live_until(link.life.dead_ms());
             }
             self.on_plain(token, connection, plain)?;
             match received {
@@ -499,9 +500,9 @@ impl Thread {
         if let Some(older) = self.peers.on_connected(&link, token)? {
             self.close(older, &Reason::Replaced);
         }
-        let outbox = Arc::new(Outbox::new(token));
-        let sender = Sender::new(Arc::clone(&outbox), Arc::clone(&self.doorbell));
         let life = Life::new(self.options.link_ms, boot_ms());
+        let outbox = Arc::new(Outbox::new(token, life.dead_ms()));
+        let sender = Sender::new(Arc::clone(&outbox), Arc::clone(&self.doorbell));
         connection.stage = Stage::Up(Box::new(Link::new(link, version, life, outbox)));
         self.current.set(&node, lane, Some(sender.clone()));
         let (own_session, peer_session) = (session, peer.session);

@@ -12,7 +12,9 @@ use std::time::Duration;
 use common::certificates::Authority;
 use common::{CLUSTER, Event, Node, join, options, packet};
 use links::hello::{EXPORTED_BYTES, EXPORTER_LABEL, Greeting, Hello, Secret};
-use links::{Files, HANDSHAKE_MS_MAX, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, Options, Origin};
+use links::{
+    Files, HANDSHAKE_MS_MAX, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX, Options, Origin, Violation,
+};
 use net::{TlsClientContext, TlsClientOptions};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
@@ -229,6 +231,22 @@ fn a_node_that_breaks_the_protocol_is_disconnected() {
     let why = lost_by(&[0; 4]);
     assert!(why.contains("it ends early"), "{why}");
     assert_eq!(lost_by(&packet(1, 0, b"violation")), "a violation");
+}
+
+/// The handler has passed packets on to another thread.
+#[test]
+fn a_violation_that_is_found_later_closes_the_connection() {
+    let authority = Authority::new();
+    let one = Node::start(options("n1", authority.issue("n1")));
+    let other = Node::start(options("n2", authority.issue("n2")));
+    let [_, connected] = join(&one, &other);
+    assert!(!connected.sender.is_dead());
+    connected.sender.close(Violation("found later".to_owned()));
+    assert_eq!(other.until_lost(), "found later");
+    assert_eq!(one.until_lost(), "the peer closed the connection");
+    assert!(connected.sender.is_dead());
+    connected.sender.close(Violation("of no link".to_owned()));
+    assert!(!other.until_connected().sender.is_dead(), "the next one lives");
 }
 
 /// Neither holds its connection for longer than a handshake may take.
