@@ -50,6 +50,10 @@ impl Layered {
         self.tls.as_ref().map(|session| session.agreed())
     }
 
+    pub(crate) fn peer_certificates(&self) -> Vec<Vec<u8>> {
+        self.tls.as_ref().map_or_else(Vec::new, |session| session.peer_certificates())
+    }
+
     pub(crate) fn add_tls(&mut self, session: Box<Session>) {
         self.tls = Some(session);
     }

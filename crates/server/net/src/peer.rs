@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
+
 use crate::proxy::ProxyTls;
 use crate::sys::UnixCredentials;
 
@@ -62,6 +64,19 @@ pub struct CertificateInfo {
     /// No authority that is known has issued it: it was accepted for its thumbprint
     /// ([`crate::Thumbprints`]). All that it says of its owner, the owner may have made up.
     pub is_unissued: bool,
+}
+
+impl TlsInfo {
+    /// The version of this name, as another process writes it.
+    pub fn version_named(name: &str) -> &'static str {
+        ["TLSv1.3", "TLSv1.2"].into_iter().find(|known| *known == name).unwrap_or("unknown")
+    }
+
+    /// The cipher suite of this name, as another process writes it.
+    pub fn cipher_named(name: &str) -> &'static str {
+        let names = ALL_CIPHER_SUITES.iter().filter_map(|suite| suite.suite().as_str());
+        names.into_iter().find(|known| *known == name).unwrap_or("unknown")
+    }
 }
 
 impl PeerInfo {

@@ -146,6 +146,15 @@ impl Stream {
         }
     }
 
+    /// The certificates that the peer has shown, as DER: its own and those that lead to an
+    /// authority.
+    pub fn peer_certificates(&self) -> Vec<Vec<u8>> {
+        match &self.layers {
+            Layers::Plain(_) => Vec::new(),
+            Layers::Layered(layered) => layered.peer_certificates(),
+        }
+    }
+
     /// The local address of a TCP connection.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.socket().local_address()

@@ -13,7 +13,7 @@ use common::{
 use net::{
     CertificateInfo, ClientAuth, ConnectOptions, Connector, Foreign, HandshakeError, ListenOptions,
     Listener, Progress, ProxyOptions, TlsClientContext, TlsClientOptions, TlsContext, TlsError,
-    TlsOptions, TlsVersion,
+    TlsInfo, TlsOptions, TlsVersion,
 };
 
 fn server_options(authority: &Authority) -> TlsOptions {
@@ -67,6 +67,12 @@ fn bytes_pass_both_ways_in_both_versions() {
         assert_eq!(info.certificate, None);
         let certificate = server_peer.tls.expect("TLS").certificate.expect("certificate");
         assert_eq!(certificate.subject, "CN=localhost,O=Weavers");
+        let shown = client.peer_certificates();
+        assert_eq!(net::certificate_info(&shown[0]), Some(*certificate));
+        assert_eq!(server.peer_certificates(), Vec::<Vec<u8>>::new());
+        assert_eq!(TlsInfo::version_named(info.version), info.version);
+        assert_eq!(TlsInfo::cipher_named(info.cipher), info.cipher);
+        assert_eq!(TlsInfo::cipher_named("TLS_NULL"), "unknown");
         let (next, mut client) = exchange(server, client);
         server = next;
         client.shutdown().expect("shutdown");

@@ -135,6 +135,12 @@ impl Session {
         (version, suite.and_then(|suite| suite.suite().as_str()).unwrap_or("unknown"))
     }
 
+    /// As DER.
+    pub(crate) fn peer_certificates(&self) -> Vec<Vec<u8>> {
+        let chain = self.connection.common().peer_certificates().unwrap_or_default();
+        chain.iter().map(|certificate| certificate.as_ref().to_vec()).collect()
+    }
+
     /// What the handshake established; call it when that is over.
     pub(crate) fn info(&self) -> TlsInfo {
         let common = self.connection.common();
