@@ -19,6 +19,7 @@ pub mod packet;
 pub mod properties;
 pub mod proxy_header;
 pub mod queries;
+pub mod relay_frame;
 pub mod rules;
 pub mod stream_file;
 pub mod ws_frame;
@@ -35,7 +36,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 24] = [
     Target { name: "cell_frame", run: cell_frame::cell_frame, cost: 5, seeds: cell_frame::seeds },
     parser("cluster_lease", cluster_lease::cluster_lease, cluster_lease::seeds),
     parser("cluster_message", cluster_message::cluster_message, cluster_message::seeds),
@@ -75,6 +76,7 @@ pub const TARGETS: [Target; 23] = [
     parser("properties", properties::properties, properties::seeds),
     parser("proxy_header", proxy_header::proxy_header, proxy_header::seeds),
     Target { name: "queries", run: queries::queries, cost: 5, seeds: queries::seeds },
+    parser("relay_frame", relay_frame::relay_frame, relay_frame::seeds),
     Target { name: "rules", run: rules::rules, cost: 10, seeds: rules::seeds },
     parser("stream_file", stream_file::stream_file, stream_file::seeds),
     Target { name: "ws_frame", run: ws_frame::ws_frame, cost: 20, seeds: ws_frame::seeds },

@@ -1,0 +1,603 @@
+//! The thread of the relays: streams, links, and what other threads ask for.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::boot_ms;
+use links::Violation;
+use mio::event::Source as _;
+use mio::{Events, Interest, Poll, Token};
+use net::{Read, Stream};
+use slab::Slab;
+
+use crate::inbox::{Begin, Inbox, Item, LinkId};
+use crate::link::{Known, Link, OPENS_MAX};
+use crate::permits::{Counts, End};
+use crate::relay::Relay;
+use crate::relays::{Client, Host, Refused};
+use crate::wire::{self, ARRIVAL_BYTES_MAX, Arrival, CREDIT_BYTES_MIN, Ended, Frame};
+
+/// How long a stream may take to accept what came before the end of its relay. Policy: dropped.
+pub const LINGER_MS: u64 = 5000;
+
+/// A relay, and what tells it from others with its key.
+type Key = (usize, u64);
+
+/// What the peer has done wrong.
+type Wrong = &'static str;
+
+pub(crate) struct Thread {
+    poll: Poll,
+    host: Arc<dyn Host>,
+    inbox: Arc<Inbox>,
+    counts: Arc<Counts>,
+    relays: Slab<Relay>,
+    last_serial: u64,
+    links: HashMap<LinkId, Link>,
+    /// The least epoch that a relay to each cell may have.
+    epochs: HashMap<u16, u64>,
+    /// Relays whose streams may have something, each once.
+    ready: VecDeque<Key>,
+    /// Relays whose credit has grown, each once, and when they are looked at.
+    grown: Vec<Key>,
+    tick_ms: u64,
+    /// Relays that are closing, and when they are dropped.
+    lingering: VecDeque<(u64, Key)>,
+    scratch: Box<[u8]>,
+}
+
+impl Thread {
+    pub(crate) fn new(
+        poll: Poll,
+        host: Arc<dyn Host>,
+        (inbox, counts): (Arc<Inbox>, Arc<Counts>),
+    ) -> Self {
+        Self {
+            poll,
+            host,
+            inbox,
+            counts,
+            relays: Slab::new(),
+            last_serial: 0,
+            links: HashMap::new(),
+            epochs: HashMap::new(),
+            ready: VecDeque::new(),
+            grown: Vec::new(),
+            tick_ms: 0,
+            lingering: VecDeque::new(),
+            scratch: vec![0; DATA_BYTES_MAX].into(),
+        }
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        loop {
+            let wait = self.wait();
+            #[expect(clippy::panic, reason = "without events clients would be silent for ever")]
+            if let Err(error) = self.poll.poll(&mut events, wait)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                panic!("the relays cannot wait for events: {error}");
+            }
+            for item in self.inbox.take() {
+                if matches!(item, Item::Stop) {
+                    return self.stop();
+                }
+                self.on_item(item);
+            }
+            // One that was closed in this turn can have an event, and another one have its place.
+            for event in events.iter().filter(|event| event.token() != WAKER) {
+                let Some(relay) = self.relays.get_mut(event.token().0) else { continue };
+                relay.is_ending |= event.is_read_closed() || event.is_error();
+                relay.is_readable |= event.is_readable() || relay.is_ending;
+                self.on_event(event.token().0, event.is_writable());
+            }
+            for _ in 0..self.ready.len().min(TURNS_MAX) {
+                self.next_turn();
+            }
+            self.on_time();
+        }
+    }
+
+    /// None: nothing is due.
+    fn wait(&self) -> Option<Duration> {
+        if !self.ready.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let tick_ms = (!self.grown.is_empty()).then_some(self.tick_ms);
+        let linger_ms = self.lingering.front().map(|(at_ms, _)| *at_ms);
+        let due_ms = tick_ms.into_iter().chain(linger_ms).min()?;
+        Some(Duration::from_millis(due_ms.saturating_sub(boot_ms())))
+    }
+
+    fn on_item(&mut self, item: Item) {
+        match item {
+            Item::Connected { id, lane, version, sender } => {
+                self.links.insert(id, Link::new(sender, lane, version));
+            }
+            Item::Packet { id, number, route, frame } => self.on_packet(id, number, route, frame),
+            Item::Room(id) => self.on_room(id),
+            Item::Lost(id) => {
+                self.give_up(id);
+                self.links.remove(&id);
+            }
+            Item::Begin(begin) => self.begin(begin),
+            Item::Epoch { cell, epoch } => self.on_epoch(cell, epoch),
+            Item::Stop => {}
+        }
+    }
+
+    fn on_event(&mut self, index: usize, is_writable: bool) {
+        let relay = &self.relays[index];
+        let key = (index, relay.serial);
+        if is_writable && !relay.is_written() {
+            let id = relay.id;
+            if self.links.get(&id).is_none_or(|link| !link.is_alive()) {
+                return self.give_up(id);
+            }
+            self.relays[index].write();
+            self.after_write(index);
+        }
+        self.queue(key);
+    }
+
+    fn on_time(&mut self) {
+        if self.grown.is_empty() && self.lingering.is_empty() {
+            return;
+        }
+        let now_ms = boot_ms();
+        while let Some((at_ms, key)) = self.lingering.front().copied()
+            && at_ms <= now_ms
+        {
+            self.lingering.pop_front();
+            if self.is_current(key) {
+                self.remove(key.0);
+            }
+        }
+        if !self.grown.is_empty() && self.tick_ms <= now_ms {
+            self.give_back();
+            self.tick_ms = now_ms + TICK_MS;
+        }
+    }
+
+    /// Relays that were idle since the last tick give back what they were lent.
+    fn give_back(&mut self) {
+        for (index, serial) in std::mem::take(&mut self.grown) {
+            let Some(relay) = self.relays.get_mut(index).filter(|it| it.serial == serial) else {
+                continue;
+            };
+            let bytes = relay.give_back();
+            relay.is_grown = relay.credit() > CREDIT_BYTES_MIN;
+            if relay.is_grown {
+                self.grown.push((index, serial));
+            }
+            let link = self.links.get_mut(&relay.id).filter(|_| bytes > 0 && !relay.is_closing);
+            if let Some(link) = link {
+                link.send(relay.number, relay.route, &Frame::Returned(bytes));
+            }
+        }
+    }
+
+    fn stop(mut self) {
+        let all: Vec<usize> = self.relays.iter().map(|(index, _)| index).collect();
+        all.into_iter().for_each(|index| self.end(index, Ended::Stream));
+    }
+}
+
+/// Relays begin.
+impl Thread {
+    fn begin(&mut self, begin: Begin) {
+        let least = self.epochs.get(&begin.cell);
+        if least.is_some_and(|least| begin.epoch < *least) {
+            return self.hand_back(begin, Refused::NotOwner);
+        }
+        let Some(link) = self.links.get_mut(&begin.id).filter(|link| link.is_alive()) else {
+            return self.hand_back(begin, Refused::NoLink);
+        };
+        if link.is_full() || link.opening >= OPENS_MAX {
+            return link.waiting.push_back(begin);
+        }
+        let arrival = &begin.client.arrival;
+        let first = first_bytes(&arrival.bytes);
+        let mut frame = Vec::new();
+        wire::put_open(&mut frame, arrival, first);
+        if frame.len() - 1 - first.len() > ARRIVAL_BYTES_MAX {
+            return self.hand_back(begin, Refused::TooLong);
+        }
+        self.open(begin, &frame);
+    }
+
+    fn open(&mut self, begin: Begin, frame: &[u8]) {
+        let Begin { id, cell, epoch, client: Client { mut stream, arrival }, permit } = begin;
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let entry = self.relays.vacant_entry();
+        if watch(&self.poll, &mut stream, entry.key()).is_err() {
+            // The system has no memory for it: the client is closed.
+            return;
+        }
+        let (number, route) = (link.next_number(), (cell, epoch));
+        self.last_serial += 1;
+        let mut relay = Relay::new(stream, (id, number, self.last_serial), route, permit);
+        relay.spend(first_bytes(&arrival.bytes).len() as u32);
+        relay.opening = Some(arrival);
+        link.relays.insert(number, entry.key());
+        link.opening += 1;
+        link.send_bytes(number, route, frame);
+        entry.insert(relay);
+    }
+
+    /// Clients that wait for answers to others, or for room.
+    fn open_waiting(&mut self, id: LinkId) {
+        while let Some(link) = self.links.get_mut(&id)
+            && !link.is_full()
+            && link.opening < OPENS_MAX
+            && let Some(begin) = link.waiting.pop_front()
+        {
+            self.begin(begin);
+        }
+    }
+
+    fn hand_back(&self, begin: Begin, why: Refused) {
+        let Begin { cell, epoch, client, permit, .. } = begin;
+        drop(permit);
+        self.counts.count_refused();
+        self.host.refused(cell, epoch, client, why);
+    }
+
+    /// `number`: as this node writes it.
+    fn arrive(&mut self, id: LinkId, number: u64, route: (u16, u64), arrival: Box<Arrival>) {
+        let used = arrival.bytes.len() as u32;
+        let answer = match self.try_arrive((id, number), route, arrival) {
+            Ok(()) => Frame::Opened(used),
+            Err(why) => {
+                self.counts.count_refused();
+                Frame::Refused(why)
+            }
+        };
+        if let Some(link) = self.links.get_mut(&id) {
+            link.send(number, route, &answer);
+        }
+    }
+
+    fn try_arrive(
+        &mut self,
+        (id, number): (LinkId, u64),
+        route: (u16, u64),
+        arrival: Box<Arrival>,
+    ) -> Result<(), Refused> {
+        let permit = self.counts.permit(End::Home).ok_or(Refused::NoRoom)?;
+        let [mut own, stream] = Stream::pair().map_err(|_| Refused::NoRoom)?;
+        let entry = self.relays.vacant_entry();
+        watch(&self.poll, &mut own, entry.key()).map_err(|_| Refused::NoRoom)?;
+        self.host.arrive(route.0, route.1, Client { stream, arrival })?;
+        self.last_serial += 1;
+        if let Some(link) = self.links.get_mut(&id) {
+            link.relays.insert(number, entry.key());
+        }
+        entry.insert(Relay::new(own, (id, number, self.last_serial), route, permit));
+        Ok(())
+    }
+}
+
+/// Bytes of links.
+impl Thread {
+    fn on_packet(&mut self, id: LinkId, number: u64, route: (u16, u64), frame: Frame) {
+        let Some(link) = self.links.get_mut(&id).filter(|link| !link.is_over) else { return };
+        // The process may have been paused since it was received.
+        if !link.is_alive() {
+            return self.give_up(id);
+        }
+        let number = number ^ 1;
+        let result = match (link.known(number), frame) {
+            (Known::New, Frame::Open(arrival)) => {
+                link.on_begun();
+                self.arrive(id, number, route, arrival);
+                Ok(())
+            }
+            (Known::Relay(_) | Known::Closed, Frame::Open(_)) => {
+                Err("a relay was opened twice or out of order")
+            }
+            (Known::Closed, _) => Ok(()),
+            (Known::New | Known::Never, _) => Err("a relay that was never opened"),
+            (Known::Relay(index), frame) => self.on_frame(index, frame),
+        };
+        if let Err(what) = result {
+            self.violate(id, what);
+        }
+    }
+
+    fn on_frame(&mut self, index: usize, frame: Frame) -> Result<(), Wrong> {
+        let relay = &mut self.relays[index];
+        match frame {
+            Frame::Opened(bytes) => self.on_opened(index, bytes)?,
+            Frame::Refused(_) if relay.opening.is_none() => return Err(ANSWERED),
+            Frame::Refused(why) => self.on_refused(index, why),
+            Frame::Close(why) => self.on_close(index, why),
+            _ if relay.opening.is_some() => return Err("a frame before the answer to an open"),
+            Frame::Open(_) => return Err("a relay was opened twice or out of order"),
+            Frame::Data(data) if data.len() > relay.lent.granted as usize => {
+                return Err("more data than the credit of the relay");
+            }
+            Frame::Data(data) => {
+                relay.on_data(&data);
+                self.after_write(index);
+            }
+            Frame::Credit(bytes) => self.on_credit(index, bytes)?,
+            Frame::Returned(bytes) => {
+                let shrunk = relay.lent.shrink(bytes).ok_or("more is given back than was lent")?;
+                self.counts.take_back(shrunk);
+                self.after_write(index);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_opened(&mut self, index: usize, bytes: u32) -> Result<(), Wrong> {
+        let relay = &mut self.relays[index];
+        let arrival = relay.opening.take_if(|arrival| {
+            // The first bytes have been read, and no others.
+            first_bytes(&arrival.bytes).len() == bytes as usize
+        });
+        let Some(mut arrival) = arrival else { return Err(ANSWERED) };
+        relay.earn(bytes);
+        relay.unsent = arrival.bytes.split_off(bytes as usize).into();
+        let (id, key) = (relay.id, (index, relay.serial));
+        self.queue(key);
+        self.on_answer(id);
+        Ok(())
+    }
+
+    fn on_refused(&mut self, index: usize, why: Refused) {
+        let Relay { mut stream, id, opening, permit, route: (cell, epoch), .. } =
+            self.remove(index);
+        let Some(arrival) = opening else { return };
+        // One that cannot be taken from the poll is lost.
+        if stream.deregister(self.poll.registry()).is_ok() {
+            let client = Client { stream, arrival };
+            self.hand_back(Begin { id, cell, epoch, client, permit }, why);
+        }
+    }
+
+    fn on_credit(&mut self, index: usize, bytes: u32) -> Result<(), Wrong> {
+        let relay = &mut self.relays[index];
+        if bytes == 0 || !relay.earn(bytes) {
+            return Err("a credit that no relay can have");
+        }
+        let key = (index, relay.serial);
+        if relay.credit() > CREDIT_BYTES_MIN && !std::mem::replace(&mut relay.is_grown, true) {
+            if self.grown.is_empty() {
+                self.tick_ms = boot_ms() + TICK_MS;
+            }
+            self.grown.push(key);
+        }
+        self.queue(key);
+        Ok(())
+    }
+
+    fn on_close(&mut self, index: usize, why: Ended) {
+        let relay = &mut self.relays[index];
+        let (id, number, serial) = (relay.id, relay.number, relay.serial);
+        let has_more = why == Ended::Stream && !relay.is_deaf && !relay.is_written();
+        if !has_more || relay.opening.is_some() {
+            return self.finish(index);
+        }
+        relay.is_closing = true;
+        self.lingering.push_back((boot_ms() + LINGER_MS, (index, serial)));
+        if let Some(link) = self.links.get_mut(&id) {
+            link.relays.remove(&number);
+        }
+    }
+
+    /// After bytes of the link were written, or failed to be.
+    fn after_write(&mut self, index: usize) {
+        let Self { relays, links, counts, .. } = self;
+        let relay = &mut relays[index];
+        if relay.is_closing {
+            if relay.is_deaf || relay.is_written() {
+                self.finish(index);
+            }
+            return;
+        }
+        let bytes = relay.refill(|more| counts.lend(more));
+        if bytes > 0
+            && let Some(link) = links.get_mut(&relay.id)
+        {
+            link.send(relay.number, relay.route, &Frame::Credit(bytes));
+        }
+        if relay.is_deaf {
+            let key = (index, relay.serial);
+            self.queue(key);
+        }
+    }
+
+    fn on_room(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if link.send_backlog() {
+            self.ready.extend(link.parked.drain(..));
+            self.open_waiting(id);
+        }
+    }
+}
+
+/// Bytes of streams.
+impl Thread {
+    /// The relay has a turn, once, if it is not among those already.
+    fn queue(&mut self, key: Key) {
+        let Some(relay) = self.relays.get_mut(key.0).filter(|relay| relay.serial == key.1) else {
+            return;
+        };
+        let has_cause = relay.is_readable || !relay.unsent.is_empty();
+        let may_send = relay.credit() > 0 && relay.opening.is_none() && !relay.is_closing;
+        if has_cause && may_send && !std::mem::replace(&mut relay.is_queued, true) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// Sends one frame of one relay.
+    fn next_turn(&mut self) {
+        let Some(key) = self.ready.pop_front() else { return };
+        if !self.is_current(key) {
+            return;
+        }
+        let relay = &mut self.relays[key.0];
+        let Some(link) = self.links.get_mut(&relay.id).filter(|link| link.is_alive()) else {
+            let id = relay.id;
+            return self.give_up(id);
+        };
+        if link.is_full() {
+            return link.parked.push(key);
+        }
+        relay.is_queued = false;
+        if !relay.is_closing && relay.credit() > 0 {
+            match next_data(relay, &mut self.scratch) {
+                Some(0) => {}
+                Some(count) => {
+                    relay.spend(count as u32);
+                    let mut frame = Vec::with_capacity(1 + count);
+                    wire::put_data(&mut frame, &self.scratch[..count]);
+                    link.send_bytes(relay.number, relay.route, &frame);
+                }
+                None => return self.end(key.0, Ended::Stream),
+            }
+        }
+        self.queue(key);
+    }
+}
+
+/// Relays end.
+impl Thread {
+    fn is_current(&self, (index, serial): Key) -> bool {
+        self.relays.get(index).is_some_and(|relay| relay.serial == serial)
+    }
+
+    /// Forgets a relay.
+    fn remove(&mut self, index: usize) -> Relay {
+        let relay = self.relays.remove(index);
+        self.counts.take_back(relay.lent.beyond());
+        if let Some(link) = self.links.get_mut(&relay.id) {
+            link.relays.remove(&relay.number);
+        }
+        if relay.opening.is_some() {
+            self.on_answer(relay.id);
+        }
+        relay
+    }
+
+    /// An open is answered, or over.
+    fn on_answer(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get_mut(&id) {
+            link.opening -= 1;
+        }
+        self.open_waiting(id);
+    }
+
+    /// The peer has closed, and all that came before is written.
+    fn finish(&mut self, index: usize) {
+        let mut relay = self.remove(index);
+        // Its farewell is as good as none if it fails: the stream is closed.
+        let _ = relay.stream.shutdown();
+    }
+
+    /// Ends a relay, and reports it to the peer.
+    fn end(&mut self, index: usize, why: Ended) {
+        let relay = self.remove(index);
+        if let Some(link) = self.links.get_mut(&relay.id)
+            && !relay.is_closing
+            && !link.is_over
+        {
+            link.send(relay.number, relay.route, &Frame::Close(why));
+        }
+    }
+
+    fn on_epoch(&mut self, cell: u16, epoch: Option<u64>) {
+        let is_over = |of: u16, its: u64| of == cell && epoch.is_none_or(|epoch| its < epoch);
+        if let Some(epoch) = epoch {
+            self.epochs.insert(cell, epoch);
+        }
+        let over = self.relays.iter().filter(|(_, relay)| is_over(relay.route.0, relay.route.1));
+        let over: Vec<usize> = over.map(|(index, _)| index).collect();
+        let mut waiting = Vec::new();
+        for link in self.links.values_mut() {
+            let all = std::mem::take(&mut link.waiting);
+            let (ended, others) = all.into_iter().partition(|it| is_over(it.cell, it.epoch));
+            link.waiting = others;
+            waiting.extend::<VecDeque<Begin>>(ended);
+        }
+        over.into_iter().for_each(|index| self.end(index, Ended::Epoch));
+        waiting.into_iter().for_each(|begin| self.hand_back(begin, Refused::NotOwner));
+    }
+
+    fn violate(&mut self, id: LinkId, what: Wrong) {
+        if let Some(link) = self.links.get(&id) {
+            link.sender().close(Violation(format!("{VIOLATION}: {what}")));
+        }
+        self.give_up(id);
+    }
+
+    /// The link is dead: no more bytes move over it, and none that have come are written.
+    fn give_up(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.is_over = true;
+        let waiting = std::mem::take(&mut link.waiting);
+        let of_link = self.relays.iter().filter(|(_, relay)| relay.id == id);
+        let of_link: Vec<usize> = of_link.map(|(index, _)| index).collect();
+        of_link.into_iter().for_each(|index| drop(self.remove(index)));
+        waiting.into_iter().for_each(|begin| self.hand_back(begin, Refused::NoLink));
+    }
+}
+
+fn watch(poll: &Poll, stream: &mut Stream, index: usize) -> io::Result<()> {
+    stream.register(poll.registry(), Token(index), Interest::READABLE | Interest::WRITABLE)
+}
+
+/// What travels with the open.
+fn first_bytes(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.len().min(CREDIT_BYTES_MIN as usize)]
+}
+
+/// Fills the front of `scratch`, within the credit. 0: there is nothing now. None: the stream has
+/// ended.
+fn next_data(relay: &mut Relay, scratch: &mut [u8]) -> Option<usize> {
+    let room = scratch.len().min(relay.credit() as usize);
+    let scratch = &mut scratch[..room];
+    if !relay.unsent.is_empty() {
+        let count = room.min(relay.unsent.len());
+        for (to, from) in scratch.iter_mut().zip(relay.unsent.drain(..count)) {
+            *to = from;
+        }
+        if relay.unsent.is_empty() {
+            relay.unsent = VecDeque::new();
+        }
+        return Some(count);
+    }
+    if !relay.is_readable {
+        return Some(0);
+    }
+    match relay.stream.read(scratch) {
+        Ok(Read::Bytes(count)) => {
+            // The end makes no other event.
+            let is_ending = relay.is_ending || relay.is_deaf;
+            relay.is_readable = is_ending || !relay.stream.is_drained(count, room);
+            Some(count)
+        }
+        Ok(Read::WouldBlock) => {
+            relay.is_readable = false;
+            (!relay.is_deaf).then_some(0)
+        }
+        Ok(Read::Closed) | Err(_) => None,
+    }
+}
+
+const VIOLATION: &str = "the node violates the protocol of relays";
+const ANSWERED: Wrong = "an answer to no open";
+
+pub(crate) const WAKER: Token = Token(usize::MAX);
+const EVENTS_MAX: usize = 1024;
+/// Bytes of one frame of data.
+const DATA_BYTES_MAX: usize = 16 * 1024;
+/// Frames that are sent before links and events are looked at again.
+const TURNS_MAX: usize = 64;
+/// How often idle relays give back what they were lent.
+const TICK_MS: u64 = 1000;
