@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,15 +34,17 @@ def nats_server():
 
 
 class Lab:
-    """All servers below one directory. Use it as a context: it stops what it has started."""
+    """All servers below one directory. Use it as a context: it stops what it has started.
+    `shards`: of each cell."""
 
-    def __init__(self, directory, broker, *, shards=4):
-        self.directory, self.broker, self.shards = Path(directory), broker, shards
+    def __init__(self, directory, broker, *, shards=4, cells=1):
+        self.directory, self.broker = Path(directory), broker
+        self.shards, self.cells = shards, cells
         self.nats = nats_server()
-        numbers = iter(free_ports(5 * NODES))
+        numbers = iter(free_ports(6 * NODES))
         take = lambda: [next(numbers) for _ in range(NODES)]  # noqa: E731
         self.engine_ports, self.route_ports, self.monitor_ports = take(), take(), take()
-        self.mqtt_ports, self.http_ports = take(), take()
+        self.mqtt_ports, self.http_ports, self.link_ports = take(), take(), take()
         self.processes = {}
 
     def __enter__(self):
@@ -84,6 +87,7 @@ data_dir = "data"
 shards = {self.shards}
 workers = 1
 [[listeners]]
+name = "mqtt"
 url = "tcp://127.0.0.1:{self.mqtt_ports[node]}"
 [http]
 listen = "127.0.0.1:{self.http_ports[node]}"
@@ -92,8 +96,41 @@ name = "lab"
 node = "node{node + 1}"
 servers = [{servers}]
 advertise = "127.0.0.1:{self.mqtt_ports[node]}"
-redirect = true
+""" + (self.links_config(node) if self.cells > 1 else "redirect = true\n")
+
+    def links_config(self, node):
+        tls = self.directory / "tls"
+        return f"""\
+listen = "127.0.0.1:{self.link_ports[node]}"
+[cluster.tls]
+certificate = "{tls}/node{node + 1}.crt"
+key = "{tls}/node{node + 1}.key"
+ca = "{tls}/ca.crt"
 """
+
+    def make_certificates(self):
+        """An authority, and a certificate for each node."""
+        tls = self.directory / "tls"
+        tls.mkdir(parents=True)
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
+
+        def openssl(*words):
+            made = subprocess.run(
+                ["openssl", *words], cwd=tls, capture_output=True, text=True, check=False
+            )
+            if made.returncode:
+                raise SystemExit(f"openssl {' '.join(words)}: {made.stderr}")
+
+        openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=lab")
+        for node in range(1, NODES + 1):
+            name = f"node{node}"
+            openssl(
+                "req", "-x509", *key, "-keyout", f"{name}.key", "-out", f"{name}.crt",
+                "-subj", f"/CN={name}", "-CA", "ca.crt", "-CAkey", "ca.key",
+                "-addext", f"subjectAltName=DNS:{name}",
+                "-addext", "extendedKeyUsage=serverAuth,clientAuth",
+                "-addext", "basicConstraints=critical,CA:FALSE",
+            )  # fmt: skip
 
     def start_broker(self, node):
         path = self.config(node)
@@ -106,8 +143,26 @@ redirect = true
         return [word for url in urls for word in ("--monitoring", url)]
 
     def init(self, *flags):
-        command = [self.broker, "cluster", "init", "--config", self.config(0), *flags]
+        return self.operate("init", *flags)
+
+    def operate(self, *words):
+        """`quelea cluster`, at the first node."""
+        command = [self.broker, "cluster", *words, "--config", self.config(0)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def create(self):
+        """The cluster, and its nodes if they have to be known."""
+        cells = ["--cells", str(self.cells)] if self.cells > 1 else []
+        commands = [["init", *cells, *self.monitoring()]]
+        if self.cells > 1:
+            commands += [
+                ["node", "add", f"node{node + 1}", "--link", f"127.0.0.1:{port}"]
+                for node, port in enumerate(self.link_ports)
+            ]
+        for words in commands:
+            made = self.operate(*words)
+            if made.returncode:
+                raise SystemExit(f"quelea cluster {' '.join(words)}: {made.stderr or made.stdout}")
 
     def engine_is_ready(self, node):
         """Has the server a leader for what JetStream stores?"""
@@ -128,6 +183,25 @@ redirect = true
             return error.code, error.read().decode()
         except OSError:
             return None
+
+    def owners(self):
+        """The node that is active for each cell, as the nodes say; None: nobody."""
+        owners = [None] * self.cells
+        for node in range(NODES):
+            with contextlib.suppress(OSError):
+                url = f"http://127.0.0.1:{self.http_ports[node]}/metrics"
+                with urllib.request.urlopen(url, timeout=2) as answer:
+                    text = answer.read().decode()
+                for cell in re.findall(
+                    r'^quelea_cluster_role\{cell="(\d+)",role="active"\} 1$', text, re.MULTILINE
+                ):
+                    owners[int(cell)] = node
+        return owners
+
+    def all_owners(self):
+        """The same, once all cells have one."""
+        owners = self.owners()
+        return None if None in owners else owners
 
     def active(self):
         """The node that serves, if one does."""
@@ -150,17 +224,20 @@ redirect = true
 
     def start(self, tell=lambda _: None):
         """Starts everything, step by step."""
+        if self.cells > 1:
+            self.make_certificates()
         for node in range(NODES):
             self.start_engine(node)
         tell("waiting for the NATS servers to elect a leader")
         for node in range(NODES):
             self.wait("the election of NATS", lambda node=node: self.engine_is_ready(node))
         tell("quelea cluster init")
-        made = self.init(*self.monitoring())
-        if made.returncode:
-            raise SystemExit(f"quelea cluster init: {made.stderr or made.stdout}")
+        self.create()
         for node in range(NODES):
             self.start_broker(node)
+        if self.cells > 1:
+            tell("waiting until each cell has a node")
+            return self.wait("the start of the cells", self.all_owners)
         tell("waiting for a broker to become active")
         return self.wait("the start of a broker", self.active)
 

@@ -47,6 +47,6 @@ mod relays;
 mod thread;
 
 pub use link::OPENS_MAX;
-pub use relays::{Client, Host, Options, RELAY_BYTES_MAX, Refused, RelayFigures, Relays};
+pub use relays::{Client, Held, Host, Options, RELAY_BYTES_MAX, Refused, RelayFigures, Relays};
 pub use thread::LINGER_MS;
 pub use wire::{Arrival, CREDIT_BYTES_MIN};

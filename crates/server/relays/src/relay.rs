@@ -7,6 +7,7 @@ use net::Stream;
 
 use crate::inbox::LinkId;
 use crate::permits::Permit;
+use crate::relays::Held;
 use crate::wire::{Arrival, CREDIT_BYTES_MAX, CREDIT_BYTES_MIN};
 
 /// The state of a relay on this node. It is the same at both ends.
@@ -20,6 +21,7 @@ pub(crate) struct Relay {
     /// Tells it from others that had its key.
     pub(crate) serial: u64,
     pub(crate) permit: Permit,
+    pub(crate) held: Held,
     /// Front: until the home has answered.
     pub(crate) opening: Option<Box<Arrival>>,
     /// First bytes of the client, which are sent before those of its stream.
@@ -67,6 +69,7 @@ impl Relay {
             route,
             serial,
             permit,
+            held: Box::new(()),
             opening: None,
             unsent: VecDeque::new(),
             output: VecDeque::new(),

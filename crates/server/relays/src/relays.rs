@@ -1,5 +1,6 @@
 //! What the rest of the node sees: the handle, and what it has to do for relays.
 
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::thread::Builder;
@@ -24,9 +25,14 @@ pub struct Options {
     pub relay_bytes_max: u64,
 }
 
+/// Dropped at the end of a relay.
+pub type Held = Box<dyn Any + Send>;
+
 /// A client that arrives. Its stream is registered with no poll.
 pub struct Client {
     pub stream: Stream,
+    /// What a front keeps as long as the client is relayed, such as its place within limits.
+    pub held: Held,
     pub arrival: Box<Arrival>,
 }
 
@@ -82,9 +88,14 @@ struct Handle {
 
 impl Client {
     /// A client of this listener that has sent `bytes`, from its CONNECT on.
-    pub fn new(stream: Stream, peer: PeerInfo, listener: String, bytes: Vec<u8>) -> Self {
+    pub fn new(
+        stream: Stream,
+        held: Held,
+        peer: PeerInfo,
+        (listener, bytes): (String, Vec<u8>),
+    ) -> Self {
         let chain = stream.peer_certificates();
-        Self { stream, arrival: Box::new(Arrival { peer, chain, listener, bytes }) }
+        Self { stream, held, arrival: Box::new(Arrival { peer, chain, listener, bytes }) }
     }
 }
 

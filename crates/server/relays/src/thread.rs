@@ -210,7 +210,8 @@ impl Thread {
     }
 
     fn open(&mut self, begin: Begin, frame: &[u8]) {
-        let Begin { id, cell, epoch, client: Client { mut stream, arrival }, permit } = begin;
+        let Begin { id, cell, epoch, client, permit } = begin;
+        let Client { mut stream, held, arrival } = client;
         let Some(link) = self.links.get_mut(&id) else { return };
         let entry = self.relays.vacant_entry();
         if watch(&self.poll, &mut stream, entry.key()).is_err() {
@@ -221,7 +222,7 @@ impl Thread {
         self.last_serial += 1;
         let mut relay = Relay::new(stream, (id, number, self.last_serial), route, permit);
         relay.spend(first_bytes(&arrival.bytes).len() as u32);
-        relay.opening = Some(arrival);
+        (relay.opening, relay.held) = (Some(arrival), held);
         link.relays.insert(number, entry.key());
         link.opening += 1;
         link.send_bytes(number, route, frame);
@@ -271,7 +272,7 @@ impl Thread {
         let [mut own, stream] = Stream::pair().map_err(|_| Refused::NoRoom)?;
         let entry = self.relays.vacant_entry();
         watch(&self.poll, &mut own, entry.key()).map_err(|_| Refused::NoRoom)?;
-        self.host.arrive(route.0, route.1, Client { stream, arrival })?;
+        self.host.arrive(route.0, route.1, Client { stream, held: Box::new(()), arrival })?;
         self.last_serial += 1;
         if let Some(link) = self.links.get_mut(&id) {
             link.relays.insert(number, entry.key());
@@ -350,12 +351,12 @@ impl Thread {
     }
 
     fn on_refused(&mut self, index: usize, why: Refused) {
-        let Relay { mut stream, id, opening, permit, route: (cell, epoch), .. } =
-            self.remove(index);
+        let relay = self.remove(index);
+        let Relay { mut stream, held, id, opening, permit, route: (cell, epoch), .. } = relay;
         let Some(arrival) = opening else { return };
         // One that cannot be taken from the poll is lost.
         if stream.deregister(self.poll.registry()).is_ok() {
-            let client = Client { stream, arrival };
+            let client = Client { stream, held, arrival };
             self.hand_back(Begin { id, cell, epoch, client, permit }, why);
         }
     }

@@ -19,7 +19,7 @@ use relays::{CREDIT_BYTES_MIN, Client, Options, Refused};
 fn a_client_arrives_with_what_is_known_of_it() {
     let (front, home) = two_nodes();
     let mut client = front.begin(&home, EPOCH, b"CONNECT");
-    let (cell, epoch, Client { stream, arrival }) = home.arrived();
+    let (cell, epoch, Client { stream, arrival, .. }) = home.arrived();
     assert_eq!((cell, epoch), (CELL, EPOCH));
     assert_eq!(arrival.peer.address, PeerAddress::Inet(client.local_addr().expect("address")));
     assert_eq!((&*arrival.listener, &*arrival.bytes), ("listener", &b"CONNECT"[..]));
@@ -37,7 +37,7 @@ fn a_long_connect_comes_before_what_follows_it() {
     let bytes = pattern(100_000);
     let mut client = front.begin(&home, EPOCH, &bytes);
     client.write_all(b"later").expect("it is open");
-    let (_, _, Client { stream, arrival }) = home.arrived();
+    let (_, _, Client { stream, arrival, .. }) = home.arrived();
     let first = CREDIT_BYTES_MIN as usize;
     assert_eq!(arrival.bytes, bytes[..first]);
     let mut far = Far::new(stream);
@@ -157,7 +157,7 @@ fn a_lost_link_closes_both_ends() {
     front.until_idle();
     home.until_idle();
     let (_, stream, peer) = front.client();
-    let client = Client::new(stream, peer, String::new(), b"CONNECT".to_vec());
+    let client = Client::new(stream, Box::new(()), peer, (String::new(), b"CONNECT".to_vec()));
     let Err(client) = front.relays.begin("n2", CELL, EPOCH, client) else {
         panic!("there is no link");
     };
@@ -333,7 +333,7 @@ fn a_node_without_room_refuses() {
 /// The home has used up its relays, so it cannot begin one.
 fn home_relay(front: &Node, home: &Node) -> (TcpStream, Option<Client>) {
     let (client, stream, peer) = home.client();
-    let relayed = Client::new(stream, peer, String::new(), b"CONNECT".to_vec());
+    let relayed = Client::new(stream, Box::new(()), peer, (String::new(), b"CONNECT".to_vec()));
     (client, home.relays.begin(&front.name, CELL, EPOCH, relayed).err())
 }
 

@@ -233,7 +233,8 @@ fn answers_have_to_be_asked_for() {
 /// The node is the front here.
 fn begun<'a>(world: &World, link: &Link<'a>) -> (std::net::TcpStream, u64) {
     let (client, stream, peer) = world.node.client();
-    let relayed = Client::new(stream, peer, "listener".to_owned(), b"CONNECT".to_vec());
+    let relayed =
+        Client::new(stream, Box::new(()), peer, ("listener".to_owned(), b"CONNECT".to_vec()));
     assert!(world.node.relays.begin("n2", CELL, EPOCH, relayed).is_ok());
     let (number, frame) = link.next();
     assert!(matches!(frame, Frame::Open(arrival) if arrival.bytes == b"CONNECT"));

@@ -192,7 +192,7 @@ pub(super) async fn read_facts(engine: &Engine) -> anyhow::Result<Record> {
 /// The same, and when the cluster has several cells.
 pub(super) async fn read_cluster(engine: &Engine) -> anyhow::Result<Record> {
     let record = read_facts(engine).await?;
-    refuse_cells(engine, &record)?;
+    refuse_cells(engine.names().cluster(), &record)?;
     Ok(record)
 }
 
@@ -201,12 +201,11 @@ pub(super) async fn read_cluster(engine: &Engine) -> anyhow::Result<Record> {
 /// # Errors
 ///
 /// Why it is none.
-pub(super) fn refuse_cells(engine: &Engine, record: &Record) -> anyhow::Result<()> {
-    let name = engine.names().cluster();
+pub(super) fn refuse_cells(name: &str, record: &Record) -> anyhow::Result<()> {
     match record.extent {
         Extent::One => Ok(()),
         Extent::Many { cells, .. } => {
-            bail!("cluster '{name}' has {cells} cells: this version cannot use it")
+            bail!("cluster '{name}' has {cells} cells: this command does not know several yet")
         }
         Extent::Cell { cell, .. } => {
             bail!(

@@ -54,7 +54,7 @@ pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyh
         }
         facts => {
             let facts = facts?;
-            connect::refuse_cells(engine, &facts)?;
+            connect::refuse_cells(engine.names().cluster(), &facts)?;
             (facts, vec![Source::of_all(engine, &facts)])
         }
     };

@@ -109,8 +109,16 @@ pub(crate) struct Member {
 /// The node that has a role, and its epoch.
 pub(crate) type Owner = (String, u64);
 
-/// Hears each time that another owner has the role, or nobody.
-pub(crate) type HearOwner = Box<dyn Fn(Option<Owner>) + Send + Sync>;
+/// What becomes of a role.
+pub(crate) enum RoleNews {
+    /// Another owner has it, or nobody.
+    Owner(Option<Owner>),
+    /// It is this node's, with this epoch. Its lease had run out, and is back.
+    LeaseBack(u64),
+}
+
+/// Hears what becomes of a role.
+pub(crate) type HearOwner = Box<dyn Fn(RoleNews) + Send + Sync>;
 
 #[derive(Clone, Default)]
 pub(crate) struct OwnerWatch(Arc<Mutex<(Option<Owner>, Option<HearOwner>)>>);
@@ -119,7 +127,7 @@ impl OwnerWatch {
     /// The present owner is reported at once.
     pub(crate) fn hear(&self, hear: HearOwner) {
         let mut watch = self.lock();
-        hear(watch.0.clone());
+        hear(RoleNews::Owner(watch.0.clone()));
         watch.1 = Some(hear);
     }
 
@@ -127,8 +135,12 @@ impl OwnerWatch {
         let mut watch = self.lock();
         if watch.0 != owner {
             watch.0.clone_from(&owner);
-            watch.1.iter().for_each(|hear| hear(owner.clone()));
+            watch.1.iter().for_each(|hear| hear(RoleNews::Owner(owner.clone())));
         }
+    }
+
+    fn note_lease_back(&self, epoch: u64) {
+        self.lock().1.iter().for_each(|hear| hear(RoleNews::LeaseBack(epoch)));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, (Option<Owner>, Option<HearOwner>)> {
@@ -658,10 +670,10 @@ impl Loop {
                 }
                 self.note_changes();
                 self.watcher = None;
-                self.is_over = self.role_of == RoleOf::Cell;
+                self.is_over = self.role_of.is_cell();
                 let _ = self.turns.send(Turn::Released);
             }
-            Role::Ended(why) if self.role_of == RoleOf::Cell => {
+            Role::Ended(why) if self.role_of.is_cell() => {
                 self.member.acting.lose();
                 self.is_over = true;
                 let end = if self.is_served { End::Lost(why) } else { End::Failed(why) };
@@ -764,7 +776,7 @@ impl Loop {
         self.switchover = Some(name.clone());
         self.member.successor.set(name.clone());
         // The broker stops in order, as on SIGTERM, and then gives the role back.
-        if self.role_of == RoleOf::Cell {
+        if self.role_of.is_cell() {
             let _ = self.turns.send(Turn::Stop);
         } else if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
             return refuse(format!("cannot stop this node: {error}"));
@@ -809,7 +821,7 @@ impl Loop {
     /// Whether the lease is held, and the role, are looked at in each turn: what has changed is
     /// reported at once. The rest is reported with the next status.
     fn note_changes(&mut self) {
-        if self.role_of == RoleOf::Cell {
+        if self.role_of.is_cell() {
             let owner = self.node.owner(boot_ms());
             self.member.owners.set(owner.map(|owner| (owner.holder.node.clone(), owner.epoch)));
         }
@@ -817,6 +829,12 @@ impl Loop {
         let has_turned = std::mem::replace(&mut self.was_acting, is_acting) != is_acting;
         if has_turned && !is_acting && matches!(self.node.role(), Role::Active { .. }) {
             self.member.counts.note_suspension();
+        }
+        if let Role::Active { epoch } = self.node.role()
+            && has_turned
+            && is_acting
+        {
+            self.member.owners.note_lease_back(*epoch);
         }
         if has_turned || std::mem::take(&mut self.is_stale) {
             self.look();

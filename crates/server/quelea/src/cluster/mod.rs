@@ -38,15 +38,16 @@ use std::sync::mpsc::{Receiver, Sender};
 use anyhow::{Context as _, ensure};
 
 pub(crate) use acting::{Acting, boot_ms};
-use cluster::Record;
+use cluster::{ClusterId, Extent, Record};
 pub(crate) use connect::WaitReason;
 pub(crate) use copy::{PinnedCopy, TakenJournal};
 use engine::Engine;
 pub use figures::{ClusterFigures, ROLES, SYS_CLUSTER};
 pub use lag::Lag;
 pub use login::check_files;
-pub(crate) use member::{JournalInput, Member, Order, Owner, Turn};
+pub(crate) use member::{JournalInput, Member, Order, Owner, RoleNews, Turn};
 pub use operate::{ClusterArgs, run};
+pub(crate) use plan::ClusterPlan;
 pub(crate) use stream_files::{ClusterStreamFiles, Reach};
 use talk::Talk;
 pub(crate) use talk::{NodeStatus, Status};
@@ -68,7 +69,7 @@ pub(crate) struct Clustered {
 
 /// The name of what a cell has in the engine.
 pub(crate) fn name_of_cell(cluster: &str, cell: u16) -> String {
-    format!("{cluster}-c{cell}")
+    engine::Names::of_cell(cluster, cell).cluster().to_owned()
 }
 
 /// What a node finds of its cluster.
@@ -76,35 +77,13 @@ pub(crate) enum Begun {
     /// A cluster with one cell, or one of the cells of another: it follows the logs.
     One(Box<Clustered>),
     /// A cluster with several cells.
-    Several(Box<Plan>),
+    Several(Box<ClusterPlan>),
 }
 
-/// A cluster with several cells.
-#[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) cells: u16,
-    /// Of each cell.
-    pub(crate) shards: u16,
-    pub(crate) id: [u8; 16],
-    /// Of the hash of filters.
-    pub(crate) seed: u64,
-    pub(crate) secret: [u8; 32],
-    pub(crate) members: Vec<PlannedMember>,
-}
-
-impl Plan {
-    /// A secret of its own for each purpose.
-    pub(crate) fn secret_for(&self, purpose: &str) -> [u8; 32] {
-        use sha2::Digest as _;
-        sha2::Sha256::new().chain_update(self.secret).chain_update(purpose).finalize().into()
-    }
-}
-
-/// A node, and where others reach it.
-#[derive(Clone, Debug)]
-pub(crate) struct PlannedMember {
-    pub(crate) node: String,
-    pub(crate) link: String,
+/// What the engine says of the cluster.
+enum Found {
+    One(Reached),
+    Several(ClusterPlan),
 }
 
 /// What a node needs of the engine before it is one.
@@ -122,15 +101,17 @@ async fn reach(
     cluster: &ClusterConfig,
     data: &DataDir,
     waiting: &WaitReason,
-) -> anyhow::Result<Reached> {
+    role_of: RoleOf,
+) -> anyhow::Result<Found> {
     let engine = connect::connect(cluster, waiting).await?;
     let facts = connect::wait_for_cluster(&engine, waiting).await?;
-    if facts.cells() > 1 {
+    if role_of == RoleOf::Process && facts.cells() > 1 {
         let plan = plan::read_plan(&engine, &facts, waiting).await?;
         plan::check_node(&plan, cluster)?;
-        plan::read_cell(&engine, &plan, 0, waiting).await?;
+        token::share(&engine, config, waiting).await?;
+        return Ok(Found::Several(plan));
     }
-    connect::refuse_cells(&engine, &facts)?;
+    role_of.check(engine.names().cluster(), &facts)?;
     check_data(data, &facts)?;
     import::refuse_begun(&waiting.answer_of(|| engine.get(import::IMPORT_KEY)).await)?;
     token::share(&engine, config, waiting).await?;
@@ -142,7 +123,7 @@ async fn reach(
          init` again, it adds what is missing and changes nothing else",
         cluster.name
     );
-    Ok(Reached { engine, facts, talk, has_blocks })
+    Ok(Found::One(Reached { engine, facts, talk, has_blocks }))
 }
 
 /// A node that is refused leaves its whole data directory as it is: all shards are looked at before
@@ -174,15 +155,16 @@ impl Clustered {
             .context("cannot start the runtime of the cluster")?;
         let data =
             DataDir::open(&config.server.data_dir).context("cannot use the data directory")?;
-        let reached = runtime.block_on(async {
+        let found = runtime.block_on(async {
             tokio::select! {
                 biased;
                 _ = stop => Ok(None),
-                reached = reach(config, cluster, &data, waiting) => reached.map(Some),
+                found = reach(config, cluster, &data, waiting, role_of) => found.map(Some),
             }
         });
-        match reached? {
-            Some(reached) => {
+        match found? {
+            Some(Found::Several(plan)) => Ok(Some(Begun::Several(Box::new(plan)))),
+            Some(Found::One(reached)) => {
                 let node = (config, cluster, data);
                 let started = Self::start(node, runtime, reached, (is_stopping, role_of))?;
                 Ok(Some(Begun::One(Box::new(started))))
@@ -218,7 +200,7 @@ impl Clustered {
         let address = cluster.advertise.clone().unwrap_or_default();
         let identity = cluster::Identity { node: cluster.node.clone(), instance, address };
         // Cells have no streams yet, and would need a thread each for their files.
-        let stream_files = (has_blocks && role_of == RoleOf::Process)
+        let stream_files = (has_blocks && !role_of.is_cell())
             .then(|| ClusterStreamFiles::start(engine.clone(), facts.id, data.path()))
             .transpose()?;
         let parts = member::MemberParts {
@@ -270,8 +252,26 @@ fn config_checksum(config: &Config) -> String {
 pub(crate) enum RoleOf {
     /// All that it is: it begins again as a new process.
     Process,
-    /// The cell only. Others of the process go on.
-    Cell,
+    /// A cell of this cluster. Others of the process go on.
+    Cell { cluster: ClusterId, cell: u16 },
+}
+
+impl RoleOf {
+    pub(crate) const fn is_cell(self) -> bool {
+        matches!(self, Self::Cell { .. })
+    }
+
+    /// Whether the record is of what it is to be.
+    fn check(self, name: &str, record: &Record) -> anyhow::Result<()> {
+        match (self, record.extent) {
+            (Self::Process, _) => connect::refuse_cells(name, record),
+            (Self::Cell { cluster, cell }, found) => {
+                let wanted = Extent::Cell { cluster, cell };
+                ensure!(found == wanted, "the bucket of '{name}' belongs to another cluster");
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Why a node starts again.

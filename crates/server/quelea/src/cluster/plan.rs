@@ -2,8 +2,9 @@
 
 use anyhow::{Context as _, bail, ensure};
 use cluster::{ClusterId, Extent, Record};
+use sha2::{Digest as _, Sha256};
 
-use super::connect::{self, WaitReason};
+use super::connect::WaitReason;
 use super::engine::Engine;
 use super::nodes::{self, MEMBERS_KEY, NodeMember};
 use super::secret::{self, SECRET_KEY, Secret};
@@ -12,18 +13,23 @@ use config::{ClusterConfig, LinkConfig};
 /// The facts of a cluster with several cells.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterPlan {
-    /// Of the cluster. Each cell has another one: [`read_cell`].
+    /// Of the cluster. Each cell has another one.
     pub(crate) id: ClusterId,
     pub(crate) cells: u16,
     /// Of each cell.
     pub(crate) shards: u16,
-    pub(crate) segment_bytes: u32,
     /// Of the hash that chooses the bits of interest.
-    #[expect(dead_code, reason = "this version refuses to serve several cells")]
     pub(crate) seed: u64,
-    #[expect(dead_code, reason = "this version refuses to serve several cells")]
     pub(crate) secret: Secret,
     pub(crate) members: Vec<NodeMember>,
+}
+
+impl ClusterPlan {
+    /// A secret of its own for each purpose.
+    pub(crate) fn secret_for(&self, purpose: &str) -> [u8; 32] {
+        let secret = Sha256::new().chain_update(self.secret.bytes());
+        secret.chain_update(purpose).finalize().into()
+    }
 }
 
 /// Reads them, waiting for the engine as long as it takes. `record`: of the cluster.
@@ -36,13 +42,13 @@ pub(crate) async fn read_plan(
     record: &Record,
     waiting: &WaitReason,
 ) -> anyhow::Result<ClusterPlan> {
-    let Record { id, shards, segment_bytes, extent } = *record;
+    let Record { id, shards, extent, .. } = *record;
     let Extent::Many { cells, seed } = extent else {
         bail!("cluster '{}' has one cell", engine.names().cluster());
     };
     let secret = secret::of(waiting.answer_of(|| engine.get(SECRET_KEY)).await)?;
     let (_, members) = nodes::of(waiting.answer_of(|| engine.get(MEMBERS_KEY)).await)?;
-    Ok(ClusterPlan { id, cells, shards, segment_bytes, seed, secret, members })
+    Ok(ClusterPlan { id, cells, shards, seed, secret, members })
 }
 
 /// What a node needs to take part.
@@ -64,29 +70,4 @@ pub(super) fn check_node<'a>(
         "node '{node}' is no member of cluster '{name}': run `quelea cluster node add`"
     );
     Ok(links)
-}
-
-/// The connection for a cell, and its record. The id of that is the one of its stream and of local
-/// copies. Waits for the engine as long as it takes.
-///
-/// # Errors
-///
-/// When it is missing, or belongs to another cluster.
-pub(crate) async fn read_cell(
-    engine: &Engine,
-    plan: &ClusterPlan,
-    cell: u16,
-    waiting: &WaitReason,
-) -> anyhow::Result<(Engine, Record)> {
-    let engine = engine.of_cell(cell);
-    let record = connect::wait_for_cluster(&engine, waiting).await?;
-    let ClusterPlan { id, shards, segment_bytes, .. } = *plan;
-    let wanted =
-        Record { extent: Extent::Cell { cluster: id, cell }, shards, segment_bytes, ..record };
-    ensure!(
-        record == wanted,
-        "the bucket '{}' belongs to another cluster",
-        engine.names().bucket()
-    );
-    Ok((engine, record))
 }

@@ -16,7 +16,6 @@ const SECRET_BYTES: usize = 32;
 pub(crate) struct Secret([u8; SECRET_BYTES]);
 
 impl Secret {
-    #[expect(dead_code, reason = "this version refuses to serve several cells")]
     pub(crate) const fn bytes(&self) -> &[u8; SECRET_BYTES] {
         &self.0
     }

@@ -19,7 +19,7 @@ use super::workers::Workers;
 use super::{Shards, limits, open_control, standby};
 use crate::api;
 use crate::cluster::{
-    self, Begun, ClusterFigures, Clustered, End, Member, Order, Plan, TakenJournal, Turn,
+    self, Begun, ClusterFigures, ClusterPlan, Clustered, End, Member, Order, TakenJournal, Turn,
     WaitReason,
 };
 use crate::http::{self, Health, State};
@@ -48,7 +48,7 @@ pub(super) enum Joined {
 
 /// A node of a cluster with several cells, before it has any.
 pub(super) struct Several {
-    pub(super) plan: Plan,
+    pub(super) plan: ClusterPlan,
     pub(super) stops: Stops,
 }
 

@@ -183,7 +183,7 @@ impl Watch<'_> {
         }
         let grace = Duration::from_secs(self.config.server.shutdown_grace_secs.into());
         match self.member {
-            _ if self.role_of == RoleOf::Cell => {}
+            _ if self.role_of.is_cell() => {}
             Some(member) => super::node::end_at_last(member.clone(), grace),
             None => end_in_time(grace),
         }
@@ -197,7 +197,7 @@ impl Watch<'_> {
     fn reload(&self) -> Reloaded {
         let mut reloaded = Reloaded::default();
         // The rest is its node's.
-        if self.role_of == RoleOf::Process {
+        if !self.role_of.is_cell() {
             let reopened = Logging::reopen_installed();
             reloaded.note("log file", &reopened);
             if let Err(error) = reopened {

@@ -164,7 +164,8 @@ impl Node {
 
     pub(crate) fn begin(&self, home: &Self, epoch: u64, bytes: &[u8]) -> TcpStream {
         let (client, stream, peer) = self.client();
-        let relayed = Client::new(stream, peer, "listener".to_owned(), bytes.to_vec());
+        let relayed =
+            Client::new(stream, Box::new(()), peer, ("listener".to_owned(), bytes.to_vec()));
         let begun = self.relays.begin(&home.name, CELL, epoch, relayed);
         assert!(begun.is_ok(), "there is a link and room");
         client

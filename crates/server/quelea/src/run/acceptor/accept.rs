@@ -134,7 +134,8 @@ impl Acceptor {
 
     /// Watches a connection that has to wait. What came since it was last read makes an event.
     pub(super) fn watch(&mut self, key: usize) {
-        let Some(arrival) = self.arrivals.get_mut(key) else { return };
+        // One that came back to the listeners meanwhile is watched already.
+        let Some(arrival) = self.arrivals.get_mut(key).filter(|it| !it.is_watched) else { return };
         let Some(source) = arrival.stage.source() else { return };
         let interests = Interest::READABLE | Interest::WRITABLE;
         match self.poll.registry().register(source, Token(key), interests) {

@@ -34,69 +34,72 @@ impl Acceptor {
         credentials: &Credentials,
     ) {
         let Some(entrance) = self.context.entrance.clone() else { return };
+        let now_ms = self.now_ms;
         let Some(arrival) = self.arrivals.get(key) else { return };
-        if arrival.permit.is_none() {
-            let refusal = refusal(credentials, Reason::SERVER_BUSY, "", "connection limit reached");
+        let is_over = |since_ms| now_ms >= since_ms + HOMELESS_MS_MAX;
+        let refused = if arrival.permit.is_none() {
+            Some((Reason::SERVER_BUSY, "connection limit reached"))
+        } else {
+            let is_over = arrival.homeless_since_ms.is_some_and(is_over);
+            is_over.then_some((Reason::SERVER_UNAVAILABLE, NO_OWNER))
+        };
+        if let Some((reason, detail)) = refused {
+            let refusal = refusal(credentials, reason, "", detail);
             return self.refuse_connect(key, stream, credentials, &refusal);
         }
         let request = &credentials.request;
         let client_id = (!request.is_assigned).then_some(&*request.client_id);
-        let Some(way) = entrance.way(client_id) else {
-            return self.wait_for_owner(key, (stream, peer, bytes), credentials);
-        };
+        match entrance.way(client_id) {
+            Some(way) => self.go(key, (stream, peer, bytes), &way),
+            None => self.wait_for_owner(key, Stage::Connect { stream, peer, bytes }),
+        }
+    }
+
+    fn go(
+        &mut self,
+        key: usize,
+        (mut stream, peer, bytes): (Stream, Box<PeerInfo>, Vec<u8>),
+        way: &Way,
+    ) {
         let Some(mut arrival) = self.arrivals.try_remove(key) else { return };
-        let mut stream = stream;
         if arrival.is_watched && self.poll.registry().deregister(&mut stream).is_err() {
             return arrival.listener.counts.turn_away(TurnedAway::Resources);
         }
         let (listener, permit) = (arrival.listener.clone(), arrival.permit.take());
-        let entered = Entered { stream, peer, bytes, listener, permit };
+        let homeless_since_ms = arrival.homeless_since_ms;
+        let entered = Entered { stream, peer, bytes, listener, permit, homeless_since_ms };
         match way {
-            Way::Here(acceptor) => acceptor.put(AcceptorItem::Entered(Box::new(entered))),
+            Way::Here(acceptor) => {
+                let entered = Entered { homeless_since_ms: None, ..entered };
+                acceptor.put(AcceptorItem::Entered(Box::new(entered)));
+            }
             Way::There(relay) => {
-                if let Err(Homeless(Entered { stream, peer, bytes, permit, .. })) =
-                    relay.begin(entered)
-                {
-                    arrival.permit = permit;
-                    self.put_back(arrival, (stream, peer, bytes), credentials);
+                // The link to the node has ended just now.
+                if let Err(Homeless(entered)) = relay.begin(entered) {
+                    self.come_back(entered);
                 }
             }
         }
     }
 
-    /// The link to the node of its cell ended just now.
-    fn put_back(
-        &mut self,
-        mut arrival: Arrival,
-        (stream, peer, bytes): (Stream, Box<PeerInfo>, Vec<u8>),
-        credentials: &Credentials,
-    ) {
-        self.generation += 1;
-        arrival.generation = self.generation;
-        arrival.is_watched = false;
-        let deadline_ms = self.now_ms + self.context.connect_timeout_ms;
-        let key = self.arrivals.insert(arrival);
-        self.deadlines.push_back((deadline_ms, key, self.generation));
-        self.wait_for_owner(key, (stream, peer, bytes), credentials);
+    /// A client that could not go on waits at the listeners.
+    fn come_back(&mut self, entered: Entered) {
+        let since_ms = entered.homeless_since_ms;
+        let key = self.insert_entered(entered);
+        let now_ms = self.now_ms;
+        if let Some(arrival) = self.arrivals.get_mut(key) {
+            arrival.homeless_since_ms = Some(since_ms.unwrap_or(now_ms));
+            self.homeless.insert((key, arrival.generation));
+        }
         self.watch(key);
     }
 
-    fn wait_for_owner(
-        &mut self,
-        key: usize,
-        (stream, peer, bytes): (Stream, Box<PeerInfo>, Vec<u8>),
-        credentials: &Credentials,
-    ) {
+    fn wait_for_owner(&mut self, key: usize, stage: Stage) {
         let now_ms = self.now_ms;
         let Some(arrival) = self.arrivals.get_mut(key) else { return };
-        let since_ms = *arrival.homeless_since_ms.get_or_insert(now_ms);
-        if now_ms >= since_ms + HOMELESS_MS_MAX {
-            let refusal = refusal(credentials, Reason::SERVER_UNAVAILABLE, "", NO_OWNER);
-            return self.refuse_connect(key, stream, credentials, &refusal);
-        }
-        arrival.stage = Stage::Connect { stream, peer, bytes };
-        let generation = arrival.generation;
-        self.homeless.insert((key, generation));
+        arrival.homeless_since_ms.get_or_insert(now_ms);
+        arrival.stage = stage;
+        self.homeless.insert((key, arrival.generation));
     }
 
     /// Those whose cell no node had try again, once something has changed, and to be refused.
@@ -116,9 +119,18 @@ impl Acceptor {
         }
     }
 
-    /// An acceptor of a cell goes on where a listener of this node or of another one stopped.
+    /// A client of a cell, or one that comes back to the listeners.
     pub(super) fn welcome_entered(&mut self, entered: Entered) {
-        let Entered { stream, peer, bytes, listener, permit } = entered;
+        if self.context.entrance.is_some() {
+            return self.come_back(entered);
+        }
+        let key = self.insert_entered(entered);
+        self.advance(key);
+        self.watch(key);
+    }
+
+    fn insert_entered(&mut self, entered: Entered) -> usize {
+        let Entered { stream, peer, bytes, listener, permit, homeless_since_ms } = entered;
         let entry = self.arrivals.vacant_entry();
         let key = entry.key();
         self.generation += 1;
@@ -134,9 +146,8 @@ impl Acceptor {
             is_watched: false,
             charge,
             host: None,
-            homeless_since_ms: None,
+            homeless_since_ms,
         });
-        self.advance(key);
-        self.watch(key);
+        key
     }
 }

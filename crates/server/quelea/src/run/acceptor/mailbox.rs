@@ -38,6 +38,8 @@ pub(in crate::run) struct Entered {
     pub(in crate::run) listener: Arc<Listener>,
     /// None: the listener or the node is full.
     pub(in crate::run) permit: Option<ConnectionPermit>,
+    /// Since when no node has had its cell. Some: it comes back to the listeners.
+    pub(in crate::run) homeless_since_ms: Option<u64>,
 }
 
 /// Queues items for an acceptor and wakes it.

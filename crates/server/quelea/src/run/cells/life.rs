@@ -16,7 +16,8 @@ use tokio::sync::oneshot;
 use super::links::{NodeLinks, Post};
 use super::table::{Serving, Table};
 use crate::cluster::{
-    Begun, ClusterFigures, Clustered, End, Member, Order, RoleOf, TakenJournal, Turn, WaitReason,
+    Begun, ClusterFigures, Clustered, End, Member, Order, RoleNews, RoleOf, TakenJournal, Turn,
+    WaitReason,
 };
 use crate::metrics;
 use crate::run::file_watch::FileWatch;
@@ -40,6 +41,7 @@ pub(super) struct Life {
     pub(super) cell: u16,
     pub(super) homes: Homes,
     pub(super) seed: u64,
+    pub(super) role_of: RoleOf,
     /// With the names and the directory of the cell.
     pub(super) loaded: Arc<Loaded>,
     /// Of the node.
@@ -208,7 +210,7 @@ impl Life {
         if !self.requests.set(Present::Waiting(stop)) {
             return Ok(None);
         }
-        let ending = (self.requests.is_stopping.clone(), RoleOf::Cell);
+        let ending = (self.requests.is_stopping.clone(), self.role_of);
         let waiting = WaitReason::default();
         match Clustered::begin(config, cluster, &waiting, stopped, ending)? {
             Some(Begun::One(clustered)) => Ok(Some(*clustered)),
@@ -220,9 +222,12 @@ impl Life {
     /// All that look for a cell learn who has it.
     fn follow_owner(&self, member: &Member) {
         let (cell, table, links) = (self.cell, self.table.clone(), self.links.clone());
-        member.hear_owner(Box::new(move |owner| {
-            table.set_owner(cell, owner.clone());
-            links.owner_changed(cell, owner);
+        member.hear_owner(Box::new(move |news| match news {
+            RoleNews::Owner(owner) => {
+                table.set_owner(cell, owner.clone());
+                links.owner_changed(cell, owner);
+            }
+            RoleNews::LeaseBack(epoch) => links.on_lapse(cell, epoch),
         }));
     }
 
@@ -326,13 +331,12 @@ impl Life {
         let context = parts.acceptor_context(mailboxes, lines, &is_stopping, None)?;
         let acceptors = start_acceptors(parts.config(), Vec::new(), &context)?;
         let files = upkeep.files.clone();
-        let watch = running.watch(&workers, &acceptors, &[], (reread, files), RoleOf::Cell)?;
+        let watch = running.watch(&workers, &acceptors, &[], (reread, files), self.role_of)?;
         parts.health.set_ready();
         self.table.set_serving(
             self.cell,
             Some(Serving {
                 epoch,
-                shared: parts.shared.clone(),
                 mailboxes: mailboxes.clone(),
                 acceptors: acceptors.mailboxes.clone(),
                 metrics: parts.metrics_by(metrics::of_cell),

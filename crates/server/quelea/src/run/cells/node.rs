@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use super::life::{Life, Requests};
 use super::links::NodeLinks;
 use super::table::{Entrance, Table};
-use crate::cluster::{Plan, Turn};
+use crate::cluster::{ClusterPlan, RoleOf, Turn};
 use crate::http::{Metrics, State};
 use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
@@ -41,6 +41,7 @@ struct Node<'a> {
     tls: &'a [(String, Arc<TlsContext>)],
     files: Arc<FileWatch>,
     cells: Vec<Arc<Requests>>,
+    links: Arc<NodeLinks>,
 }
 
 /// Runs a node of a cluster with several cells until it is requested to stop.
@@ -66,19 +67,22 @@ pub(in crate::run) fn serve(
     let table = Arc::new(Table::new(&cluster.node, parts.shared.homes));
     let cells: Vec<Arc<Requests>> = (0..plan.cells).map(|_| Arc::default()).collect();
     let metrics = metrics_of(&parts, &table, &cells);
+    let known_cells = table.clone();
+    parts.health.depend_on(move || known_cells.why_not_ready());
     let http = parts.start_http(&Shards::new(&parts.shared), metrics)?;
     http.write_token(&mut Unwritten::new())?;
     let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
     let known = listeners.bound.iter().map(|bound| bound.listener.clone()).collect();
-    let links = Arc::new(NodeLinks::start(cluster, &plan, &table, known)?);
+    let links = Arc::new(NodeLinks::start(config, (cluster, &plan), &table, known)?);
     let is_stopping = Arc::new(AtomicBool::new(false));
     let entrance = Entrance::new(&table, &parts.shared, &links);
     let acceptors = start_front(&parts, listeners.bound, entrance, &is_stopping)?;
+    links.set_front(&acceptors.mailboxes);
     watch::catch_stops(&signals)?;
     stops.hand_over()?;
     let tls = [listeners.tls.clone(), http.tls.clone()].concat();
     let lives = lives(&loaded, &plan, &cells, (&parts, &table, &links));
-    let node = Node { parts, table, http: &http, tls: &tls, files, cells };
+    let node = Node { parts, table, http: &http, tls: &tls, files, cells, links };
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for life in &lives {
@@ -154,7 +158,7 @@ fn of_cell(loaded: &Loaded, cell: u16) -> Arc<Loaded> {
 /// Who is let in by the listeners, for all cells.
 fn parts_of(
     loaded: &Arc<Loaded>,
-    plan: &Plan,
+    plan: &ClusterPlan,
     service: &ServiceManager,
     clock: Clock,
 ) -> anyhow::Result<Parts> {
@@ -174,7 +178,7 @@ fn parts_of(
 
 fn lives(
     loaded: &Arc<Loaded>,
-    plan: &Plan,
+    plan: &ClusterPlan,
     cells: &[Arc<Requests>],
     (gate, table, links): (&Arc<Parts>, &Arc<Table>, &Arc<NodeLinks>),
 ) -> Vec<Life> {
@@ -182,6 +186,7 @@ fn lives(
         cell,
         homes: Homes::new(plan.cells, cell, plan.shards),
         seed: plan.seed,
+        role_of: RoleOf::Cell { cluster: plan.id, cell },
         loaded: of_cell(loaded, cell),
         gate: gate.clone(),
         table: table.clone(),
@@ -252,6 +257,10 @@ impl Node<'_> {
         let parts = [Part::Passwords, Part::Registries, Part::Bans, Part::ApiUsers];
         for part in parts.into_iter().chain(listeners) {
             self.reload_part(&part);
+        }
+        if let Err(error) = self.links.reload() {
+            let error = format!("{error:#}");
+            tracing::error!(error, "certificates of links not reloaded; the old ones stay");
         }
         self.cells.iter().for_each(|cell| cell.put(Turn::Reload));
     }

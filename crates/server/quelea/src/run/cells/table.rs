@@ -32,7 +32,6 @@ struct Cell {
 #[derive(Clone)]
 pub(in crate::run) struct Serving {
     pub(in crate::run) epoch: u64,
-    pub(in crate::run) shared: Arc<Shared>,
     /// Of its workers.
     pub(in crate::run) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(in crate::run) acceptors: Vec<Arc<AcceptorMailbox>>,
@@ -73,9 +72,11 @@ impl Table {
         cells.filter_map(|cell| Some((cell, self.lock(cell).serving.clone()?))).collect()
     }
 
-    /// Of all cells, in their order.
-    pub(super) fn owners(&self) -> Vec<Option<Owner>> {
-        (0..self.cells.len() as u16).map(|cell| self.lock(cell).owner.clone()).collect()
+    /// Why this node is of no use to clients, if so: it knows no node that has a cell.
+    pub(super) fn why_not_ready(&self) -> Option<String> {
+        let has_owner = |cell| self.lock(cell).owner.is_some();
+        let none = !(0..self.cells.len() as u16).any(has_owner);
+        none.then(|| "no cell has a node yet".to_owned())
     }
 
     /// Tells all workers of all cells that this node is active for.
