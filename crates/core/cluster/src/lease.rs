@@ -8,6 +8,7 @@
 //!   succeeded.
 //! - Others take it when they have seen the same revision for [`Timing::lease_ms`] by their own
 //!   clock. They saw it after the holder sent it. So the guard covers the drift of two clocks.
+//! - A node that has other things to do waits [longer](Lease::set_delay), so one with less takes it.
 //! - After an outage of the engine the holder is to go on, not the fastest poller: others wait
 //!   until their polls have succeeded for [`Timing::settle_ms`], which is time for a renewal.
 //!
@@ -82,6 +83,7 @@ pub struct Lease {
     held: Option<HeldLease>,
     /// This node wants to be active.
     wants: bool,
+    delay_ms: u64,
     /// No node may have an epoch below this: of the stream.
     epoch_min: u64,
     releasing: Option<Option<String>>,
@@ -146,6 +148,7 @@ impl Lease {
             settled_since_ms: None,
             held: None,
             wants: false,
+            delay_ms: 0,
             epoch_min: 0,
             releasing: None,
             count: 0,
@@ -194,6 +197,23 @@ impl Lease {
     pub fn want(&mut self, wants: bool, epoch_min: u64) {
         self.wants = wants;
         self.epoch_min = self.epoch_min.max(epoch_min);
+    }
+
+    /// How much longer than needed a free lease is left to others. A lease that was given to this
+    /// node is taken at once.
+    pub const fn set_delay(&mut self, delay_ms: u64) {
+        self.delay_ms = delay_ms;
+    }
+
+    /// Whether [`Lease::work`] would take the lease now if the node wanted it.
+    pub fn would_take(&self, now_ms: u64) -> bool {
+        let is_due = self.under_way.is_none() && self.next_at_ms <= now_ms && !self.must_look;
+        is_due && self.held.is_none() && self.lost.is_none() && self.is_free(now_ms)
+    }
+
+    /// A write that takes the lease is under way or of unknown fate.
+    pub fn is_taking(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| !held.is_sure)
     }
 
     /// Gives the lease back, to a successor or to whoever comes. False: this node neither has it
@@ -252,16 +272,31 @@ impl Lease {
     }
 
     fn may_take(&self, now_ms: u64) -> bool {
-        let Some(seen) = self.seen.as_ref().filter(|_| self.wants) else { return false };
-        // A lease that cannot be read may be held by a newer program.
-        let Some(value) = &seen.value else { return seen.revision == 0 };
-        let age_ms = now_ms.saturating_sub(seen.at_ms);
-        if value.is_released {
-            let is_for_other =
-                value.successor.as_ref().is_some_and(|successor| *successor != self.own.node);
-            return !is_for_other || age_ms >= self.timing.successor_ms;
-        }
-        self.has_expired(seen, now_ms)
+        self.wants && self.is_free(now_ms)
+    }
+
+    /// Whether this node may take the lease.
+    fn is_free(&self, now_ms: u64) -> bool {
+        let (Some(seen), Some(free_at_ms)) = (&self.seen, self.free_at_ms()) else { return false };
+        let has_holder = seen.value.as_ref().is_some_and(|value| !value.is_released);
+        now_ms >= free_at_ms && (!has_holder || self.has_expired(seen, now_ms))
+    }
+
+    /// When this node may take the lease, unless it is renewed. None: never as it was seen.
+    fn free_at_ms(&self) -> Option<u64> {
+        let seen = self.seen.as_ref()?;
+        let after_ms = match &seen.value {
+            // A lease that cannot be read may be held by a newer program.
+            None if seen.revision > 0 => return None,
+            None => self.delay_ms,
+            Some(LeaseValue { is_released: false, .. }) => {
+                self.timing.lease_ms.saturating_add(self.delay_ms)
+            }
+            Some(LeaseValue { successor: None, .. }) => self.delay_ms,
+            Some(LeaseValue { successor: Some(to), .. }) if *to == self.own.node => 0,
+            Some(_) => self.timing.successor_ms.saturating_add(self.delay_ms),
+        };
+        Some(seen.at_ms.saturating_add(after_ms))
     }
 
     fn taking(&mut self, now_ms: u64) -> LeaseRequest {
@@ -322,6 +357,15 @@ impl Lease {
             LeaseAnswer::Conflict | LeaseAnswer::Written(_) => self.look(now_ms),
         }
         self.settled_since_ms.get_or_insert(now_ms);
+        self.be_in_time(now_ms);
+    }
+
+    /// Delays of nodes may differ by less than the time between two looks.
+    fn be_in_time(&mut self, now_ms: u64) {
+        let waits = self.delay_ms > 0 && self.held.is_none();
+        if let Some(free_at_ms) = self.free_at_ms().filter(|at_ms| waits && *at_ms > now_ms) {
+            self.next_at_ms = self.next_at_ms.min(free_at_ms);
+        }
     }
 
     /// The next request reads.
@@ -354,7 +398,9 @@ impl Lease {
             self.lost = Some("the key with the lease was removed".to_owned());
         }
         self.held = None;
-        self.seen = Some(Seen { revision: 0, value: None, at_ms: now_ms });
+        if self.seen.as_ref().is_none_or(|seen| seen.revision != 0) {
+            self.seen = Some(Seen { revision: 0, value: None, at_ms: now_ms });
+        }
     }
 
     fn on_found(&mut self, revision: u64, value: &[u8], now_ms: u64) {
@@ -551,6 +597,73 @@ mod tests {
         own.on_answer(*id, LeaseAnswer::Unknown("lost".into()), 1600);
         pass(&mut own, &mut key, 1600..=2500);
         assert_eq!(own.standing(), Standing::Released);
+    }
+
+    /// When a node takes a lease that it looks at from a time on, in steps of 10 ms.
+    fn taken_at(lease: &mut Lease, key: &mut Key, from_ms: u64) -> u64 {
+        for now_ms in (from_ms..from_ms + 20_000).step_by(10) {
+            pass(lease, key, now_ms..=now_ms);
+            if let Standing::Held { .. } = lease.standing() {
+                return now_ms - from_ms;
+            }
+        }
+        panic!("not taken")
+    }
+
+    #[test]
+    fn a_free_lease_is_taken_later_by_a_node_with_a_delay_and_then_in_time() {
+        for delay_ms in [0, 10, 130, 1130] {
+            let slow = |node| {
+                let mut lease = lease(node, 2);
+                lease.set_delay(delay_ms);
+                lease
+            };
+            let mut key = Key::default();
+            // The first look finds that there is none.
+            let first_ms = if delay_ms == 0 { 300 } else { delay_ms };
+            assert_eq!(taken_at(&mut slow("b"), &mut key, 0), first_ms, "no key");
+            let (mut other, from_ms) = (slow("c"), 20_000);
+            // One at 0, 300 and so on sees it at once.
+            let expired_ms = if delay_ms == 0 { 3000 } else { 3000 + delay_ms };
+            assert_eq!(taken_at(&mut other, &mut key, from_ms), expired_ms, "not renewed");
+            other.release(None);
+            pass(&mut other, &mut key, 50_000..=50_000);
+            assert_eq!(other.standing(), Standing::Released);
+            assert_eq!(taken_at(&mut slow("d"), &mut key, 60_000), first_ms, "released");
+        }
+    }
+
+    #[test]
+    fn the_successor_takes_a_released_lease_whatever_its_delay_is() {
+        let (mut own, mut key) = (lease("a", 1), Key::default());
+        pass(&mut own, &mut key, 0..=1000);
+        own.release(Some("b".into()));
+        pass(&mut own, &mut key, 1100..=1100);
+        let (mut successor, mut other) = (lease("b", 2), lease("c", 3));
+        successor.set_delay(60_000);
+        other.set_delay(500);
+        let mut before = Key(key.0.clone());
+        assert_eq!(taken_at(&mut successor, &mut key, 2000), 300);
+        assert_eq!(taken_at(&mut other, &mut before, 2000), 2500, "when the successor does not");
+    }
+
+    #[test]
+    fn a_node_that_would_take_the_lease_does_so_only_if_it_wants() {
+        let (mut own, mut key) = (lease("a", 1), Key::default());
+        own.want(false, 0);
+        pass(&mut own, &mut key, 0..=1100);
+        assert!(!own.would_take(1100), "not due");
+        assert!(own.would_take(1200));
+        pass(&mut own, &mut key, 1200..=1200);
+        assert_eq!((own.standing(), own.is_taking()), (Standing::None, false));
+        own.want(true, 0);
+        let mut asked = Vec::new();
+        own.work(1500, &mut asked);
+        assert!(own.is_taking() && !own.would_take(1500));
+        let [(id, request)] = &asked[..] else { panic!("{asked:?}") };
+        own.on_answer(*id, key.answer(request), 1500);
+        assert_eq!((own.standing(), own.is_taking()), (Standing::Held { epoch: 1 }, false));
+        assert!(!own.would_take(9000));
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //!
 //! # Where to start reading
 //!
-//! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active, `writer.rs` for
+//! [`Node`] (`node.rs`) for the life of a node, `lease.rs` for who may be active,
+//! `claims.rs` for which cells a node takes, `writer.rs` for
 //! how journals are appended, `sequencer.rs` for which messages count, `wire.rs` for the bytes,
 //! `entry.rs` for what a node is refused for at its start, `files.rs` for the small files,
 //! `replication.rs` for the files of MQTT streams.
@@ -23,6 +24,7 @@
 //! - Bytes leave to clients only under a lease that held after all that led to them.
 
 mod block_wire;
+mod claims;
 mod commits;
 mod effect;
 mod entry;
@@ -37,6 +39,7 @@ mod wire;
 mod writer;
 
 pub use block_wire::{BLOCK_BYTES_MAX, BlockFile, BlockMessage, first_file_of};
+pub use claims::{CLAIM_STEP_MS, Claims};
 pub use effect::{
     ANSWER_MS_MAX, Answer, Body, Effect, LeaseAnswer, LeaseRequest, Request, RequestId, Role,
     Sequence, ShardId,

@@ -145,6 +145,26 @@ impl Node {
         self.is_waiting = is_waiting;
     }
 
+    /// How much longer than needed this node leaves a free lease to others, because it is active
+    /// elsewhere: see [`Claims`](crate::Claims). At first 0.
+    pub const fn set_claim_delay(&mut self, delay_ms: u64) {
+        self.lease.set_delay(delay_ms);
+    }
+
+    /// Whether [`Node::on_tick`] would begin to take the lease.
+    pub fn would_claim(&self, now_ms: u64) -> bool {
+        self.role == Role::Standby && self.is_fit() && self.lease.would_take(now_ms)
+    }
+
+    /// Whether it has begun to take the lease, and is not active yet.
+    pub fn is_claiming(&self) -> bool {
+        match self.role {
+            Role::Standby => self.lease.is_taking(),
+            Role::Claiming { .. } => true,
+            Role::Active { .. } | Role::Released | Role::Ended(_) => false,
+        }
+    }
+
     /// The effects since the last call, to be carried out in their order.
     pub fn take_effects(&mut self, out: &mut Vec<Effect>) {
         out.append(&mut self.effects);
@@ -361,12 +381,15 @@ impl Node {
         }
     }
 
+    fn is_fit(&self) -> bool {
+        self.stream.has_caught_up && self.stream.fault.is_none() && !self.is_waiting
+    }
+
     fn work_lease(&mut self) {
         let is_standby = self.role == Role::Standby;
         let current = self.stream.sequencer.current();
         let epoch_min = current.map_or(0, |header| header.origin.epoch);
-        let is_fit = self.stream.has_caught_up && self.stream.fault.is_none() && !self.is_waiting;
-        self.lease.want(is_standby && is_fit, epoch_min);
+        self.lease.want(is_standby && self.is_fit(), epoch_min);
         let mut asked = Vec::new();
         self.lease.work(self.now_ms, &mut asked);
         self.effects.extend(asked.into_iter().map(|(id, request)| Effect::AskLease(id, request)));
