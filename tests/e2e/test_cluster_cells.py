@@ -175,7 +175,7 @@ def test_this_version_refuses_several_cells(nats, several, tmp_path):  # noqa: F
     code, log = served(several, tmp_path / "data")
     assert code == 1 and "cluster.listen: must be set, because cluster 'plant' has 3 cells" in log
     code, log = served_with_links(several)
-    assert code == 1 and "node 'n1' is no member of cluster 'plant'" in log
+    assert code == 1 and "node 'n1' is missing in the list of nodes of cluster 'plant'" in log
     assert "run `quelea cluster node add`" in log
     done(node(several, "add", "n1", "--link", "127.0.0.1:7883"))
     expected = "cluster 'plant' has 3 cells: this version cannot use it"

@@ -8,7 +8,7 @@
 //!   succeeded.
 //! - Others take it when they have seen the same revision for [`Timing::lease_ms`] by their own
 //!   clock. They saw it after the holder sent it. So the guard covers the drift of two clocks.
-//! - A node that has other things to do waits [longer](Lease::set_delay), so one with less takes it.
+//! - A node with other cells waits [longer](Lease::set_delay), so one with fewer takes it.
 //! - After an outage of the engine the holder is to go on, not the fastest poller: others wait
 //!   until their polls have succeeded for [`Timing::settle_ms`], which is time for a renewal.
 //!

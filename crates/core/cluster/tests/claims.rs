@@ -187,7 +187,8 @@ impl World {
     fn spread(&self) -> (usize, usize, usize) {
         let live = self.hosts.iter().filter(|host| !host.is_lost).map(Host::active);
         let active: Vec<usize> = live.collect();
-        (*active.iter().min().unwrap(), *active.iter().max().unwrap(), active.iter().sum())
+        let (fewest, most) = (active.iter().min(), active.iter().max());
+        (*fewest.expect("a live host"), *most.expect("a live host"), active.iter().sum())
     }
 }
 

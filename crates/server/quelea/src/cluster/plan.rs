@@ -67,7 +67,8 @@ pub(super) fn check_node<'a>(
     })?;
     ensure!(
         plan.members.iter().any(|member| member.node == *node),
-        "node '{node}' is no member of cluster '{name}': run `quelea cluster node add`"
+        "node '{node}' is missing in the list of nodes of cluster '{name}': run `quelea cluster \
+         node add`"
     );
     Ok(links)
 }
