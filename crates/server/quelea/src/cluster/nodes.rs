@@ -197,6 +197,12 @@ fn table(members: &[NodeMember]) -> String {
     text
 }
 
+pub(super) const NODE_EXAMPLES: &str = "\
+Examples:
+  quelea cluster node add --config /etc/quelea/quelea.toml node-1 --link broker1.example:7883
+  quelea cluster node list --config /etc/quelea/quelea.toml
+  quelea cluster node remove --config /etc/quelea/quelea.toml node-1";
+
 #[cfg(test)]
 mod tests {
     use super::*;

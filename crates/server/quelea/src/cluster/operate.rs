@@ -13,7 +13,7 @@ use super::checks::{self, Allowed};
 use super::engine::{Engine, LEASE_KEY};
 use super::init::{self, Plan};
 use super::lag::{Lag, writer_among};
-use super::nodes::NodeCommand;
+use super::nodes::{NODE_EXAMPLES, NodeCommand};
 use super::stream_files::StreamFilesStatus;
 use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
 use super::{connect, export, import};
@@ -58,6 +58,7 @@ enum ClusterCommand {
         node: Option<String>,
     },
     /// Manage the nodes of a cluster with several cells.
+    #[command(after_help = NODE_EXAMPLES)]
     Node {
         #[command(subcommand)]
         command: NodeCommand,
@@ -420,7 +421,6 @@ Examples:
   quelea cluster init --config /etc/quelea/quelea.toml --monitoring http://127.0.0.1:8222
   quelea cluster init --config /etc/quelea/quelea.toml --cells 12
   quelea cluster node add --config /etc/quelea/quelea.toml node-1 --link broker1.example:7883
-  quelea cluster node list --config /etc/quelea/quelea.toml
   quelea cluster status --config /etc/quelea/quelea.toml
   quelea cluster switchover --config /etc/quelea/quelea.toml node-2
   quelea cluster import --config /etc/quelea/quelea.toml /var/lib/quelea-single
