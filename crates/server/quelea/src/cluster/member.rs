@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::acting::{Acting, boot_ms};
 use super::changes::{Notifier, Watcher};
+use super::claims::{self, CellClaim};
 use super::copy::{CopyContext, CopyFault, LocalCopy, PinnedCopy, TakenJournal};
 use super::engine::{Engine, Followed, FollowedBy};
 use super::figures::{ClusterFigures, Counts};
@@ -241,6 +242,8 @@ pub(crate) struct MemberParts {
     pub(crate) facts: NodeStatus,
     pub(crate) is_stopping: Arc<AtomicBool>,
     pub(crate) role_of: RoleOf,
+    /// Of a cell of several.
+    pub(crate) claim: Option<CellClaim>,
 }
 
 /// Starts the thread. `runtime` is the one that the engine was connected on.
@@ -344,6 +347,7 @@ struct Loop {
     is_stale: bool,
     was_acting: bool,
     role_of: RoleOf,
+    claim: Option<CellClaim>,
     /// The role was given back or lost, and there is nothing left to do.
     is_over: bool,
     effects: Vec<Effect>,
@@ -358,7 +362,7 @@ impl Loop {
         orders: mpsc::UnboundedReceiver<Order>,
         turns: Sender<Turn>,
     ) -> Self {
-        let MemberParts { settings, data, engine, talk, facts, role_of, .. } = parts;
+        let MemberParts { settings, data, engine, talk, facts, role_of, claim, .. } = parts;
         let (hear, heard) = mpsc::unbounded_channel();
         let (follow, followed) = mpsc::channel(FOLLOWED_MAX);
         Self {
@@ -380,6 +384,7 @@ impl Loop {
             is_stale: false,
             was_acting: false,
             role_of,
+            claim,
             is_over: false,
             copies,
             files: Files::new(engine.clone()),
@@ -403,8 +408,8 @@ impl Loop {
         let mut place_at = None;
         loop {
             let files = self.member.stream_files.as_ref();
-            self.node.set_waiting(files.is_some_and(|files| !files.is_ready()));
-            self.node.on_tick(boot_ms(), wall_ms());
+            let is_waiting = files.is_some_and(|files| !files.is_ready());
+            claims::tick(&mut self.node, self.claim.as_ref(), is_waiting);
             self.carry_out().await;
             if self.is_over {
                 return;

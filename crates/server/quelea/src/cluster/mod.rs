@@ -9,6 +9,7 @@
 mod acting;
 mod changes;
 mod checks;
+mod claims;
 mod connect;
 mod copy;
 mod engine;
@@ -38,6 +39,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use anyhow::{Context as _, ensure};
 
 pub(crate) use acting::{Acting, boot_ms};
+pub(crate) use claims::{ActiveCells, CellClaim};
 use cluster::{ClusterId, Extent, Record};
 pub(crate) use connect::WaitReason;
 pub(crate) use copy::{PinnedCopy, TakenJournal};
@@ -136,7 +138,7 @@ fn check_data(data: &DataDir, facts: &Record) -> anyhow::Result<()> {
 impl Clustered {
     /// Connects to the engine, opens the local copies and begins to follow. An engine that cannot
     /// be reached is waited for until `stop`: then there is no node. `is_stopping`: the process is
-    /// to end, and not to begin again when the role is lost.
+    /// to end, and not to begin again when the role is lost. `claim`: of a cell of several.
     ///
     /// # Errors
     ///
@@ -147,7 +149,7 @@ impl Clustered {
         cluster: &ClusterConfig,
         waiting: &WaitReason,
         stop: impl Future,
-        (is_stopping, role_of): (Arc<AtomicBool>, RoleOf),
+        (is_stopping, role_of, claim): (Arc<AtomicBool>, RoleOf, Option<CellClaim>),
     ) -> anyhow::Result<Option<Begun>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -166,7 +168,7 @@ impl Clustered {
             Some(Found::Several(plan)) => Ok(Some(Begun::Several(Box::new(plan)))),
             Some(Found::One(reached)) => {
                 let node = (config, cluster, data);
-                let started = Self::start(node, runtime, reached, (is_stopping, role_of))?;
+                let started = Self::start(node, runtime, reached, (is_stopping, role_of, claim))?;
                 Ok(Some(Begun::One(Box::new(started))))
             }
             None => {
@@ -181,7 +183,7 @@ impl Clustered {
         (config, cluster, data): (&Config, &ClusterConfig, DataDir),
         runtime: tokio::runtime::Runtime,
         reached: Reached,
-        (is_stopping, role_of): (Arc<AtomicBool>, RoleOf),
+        (is_stopping, role_of, claim): (Arc<AtomicBool>, RoleOf, Option<CellClaim>),
     ) -> anyhow::Result<Self> {
         let Reached { engine, facts, talk, has_blocks } = reached;
         let shards = facts.shards;
@@ -229,6 +231,7 @@ impl Clustered {
             talk,
             is_stopping,
             role_of,
+            claim,
         };
         let (member, turn, turns) = member::start(runtime, parts)?;
         tracing::info!(

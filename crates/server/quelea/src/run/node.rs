@@ -121,7 +121,7 @@ fn begin(
     let _http = answer_while_waiting(config, &waiting, clock)?;
     let (stop, stopped) = oneshot::channel::<()>();
     stops.set(move || drop(stop));
-    let ending = (stops.flag(), cluster::RoleOf::Process);
+    let ending = (stops.flag(), cluster::RoleOf::Process, None);
     let begun = Clustered::begin(config, cluster, &waiting, stopped, ending)?;
     if begun.is_none() {
         tracing::info!("stopping");

@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use super::links::{NodeLinks, Post};
 use super::table::{Serving, Table};
 use crate::cluster::{
-    Begun, ClusterFigures, Clustered, End, Member, Order, RoleNews, RoleOf, TakenJournal, Turn,
-    WaitReason,
+    ActiveCells, Begun, ClusterFigures, Clustered, End, Member, Order, RoleNews, RoleOf,
+    TakenJournal, Turn, WaitReason,
 };
 use crate::metrics;
 use crate::run::file_watch::FileWatch;
@@ -47,6 +47,8 @@ pub(super) struct Life {
     /// Of the node.
     pub(super) gate: Arc<Parts>,
     pub(super) table: Arc<Table>,
+    /// Which cells this node has.
+    pub(super) active: ActiveCells,
     pub(super) links: Arc<NodeLinks>,
     pub(super) requests: Arc<Requests>,
     pub(super) service: ServiceManager,
@@ -210,7 +212,8 @@ impl Life {
         if !self.requests.set(Present::Waiting(stop)) {
             return Ok(None);
         }
-        let ending = (self.requests.is_stopping.clone(), self.role_of);
+        let claim = self.active.of(self.cell);
+        let ending = (self.requests.is_stopping.clone(), self.role_of, Some(claim));
         let waiting = WaitReason::default();
         match Clustered::begin(config, cluster, &waiting, stopped, ending)? {
             Some(Begun::One(clustered)) => Ok(Some(*clustered)),

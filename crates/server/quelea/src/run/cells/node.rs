@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 use super::life::{Life, Requests};
 use super::links::NodeLinks;
 use super::table::{Entrance, Table};
-use crate::cluster::{ClusterPlan, RoleOf, Turn};
+use crate::cluster::{ActiveCells, ClusterPlan, RoleOf, Turn};
 use crate::http::{Metrics, State};
 use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
@@ -182,6 +182,8 @@ fn lives(
     cells: &[Arc<Requests>],
     (gate, table, links): (&Arc<Parts>, &Arc<Table>, &Arc<NodeLinks>),
 ) -> Vec<Life> {
+    let own = loaded.config.cluster.as_ref().map_or("", |cluster| &cluster.node);
+    let active = ActiveCells::new(own);
     let life = |(cell, requests): (u16, &Arc<Requests>)| Life {
         cell,
         homes: Homes::new(plan.cells, cell, plan.shards),
@@ -190,6 +192,7 @@ fn lives(
         loaded: of_cell(loaded, cell),
         gate: gate.clone(),
         table: table.clone(),
+        active: active.clone(),
         links: links.clone(),
         requests: requests.clone(),
         service: gate.service.clone(),
