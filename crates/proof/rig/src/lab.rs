@@ -49,7 +49,7 @@ impl Lab {
     }
 
     /// The shards of a cell.
-    pub(crate) fn of(shared: Arc<Shared>, access: Access) -> Self {
+    pub fn of(shared: Arc<Shared>, access: Access) -> Self {
         let shard_count = shared.homes.shards();
         open_scopes(&shared);
         let shards =
