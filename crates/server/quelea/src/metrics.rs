@@ -12,6 +12,7 @@ use session::MemoryKind;
 use telemetry::Counts as TelemetryCounts;
 
 pub(crate) use self::cells::of_cells;
+pub use self::cells::{CellLink, LinkFigures, of_links};
 use self::routing::write_routing;
 use crate::cluster::{ClusterFigures, ROLES};
 use crate::life_cycle::LifeCycle;

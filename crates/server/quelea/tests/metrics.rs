@@ -14,7 +14,7 @@ use config::{Config, Machine};
 use quelea::cluster::{ClusterFigures, ROLES, SYS_CLUSTER};
 use quelea::http::Health;
 use quelea::life_cycle::{EVENT_KINDS, EventKind, LifeCycle};
-use quelea::metrics::{Sources, exposition};
+use quelea::metrics::{CellLink, LinkFigures, Sources, exposition, of_links};
 use quelea::run::{
     BridgeBoard, Certificates, ConnectionLimiter, FIGURES, JournalBoard, RoutingFigures, RuleFacts,
     RuleFigures, SelfChecks, StreamFigures, Timing,
@@ -92,6 +92,9 @@ On a node of a [cluster](cluster.md), in addition:
 | `quelea_cluster_suspensions_total` increases | \
   The active node could not renew its lease in time. |
 
+- On a node of a cluster with several [cells](cluster.md#several-cells), metrics of shards, logs,
+  workers and roles have the label `cell` besides. `quelea_relay...` and `quelea_cell_...` exist only
+  there.
 - `quelea_worker_turn_seconds` shows how long clients wait for a busy worker. A worker that is busy
   for 10 ms at a time delays each of its clients by up to 10 ms.
 - `quelea_queued_messages` and `quelea_in_flight_messages` are sums over all sessions. Each shard
@@ -111,7 +114,8 @@ fn shown_in_cluster() -> String {
         last_messages: vec![7, 9],
         ..ClusterFigures::default()
     };
-    shown_with(2, Some(&figures))
+    let links = LinkFigures { cells: vec![CellLink::default()], ..LinkFigures::default() };
+    shown_with(2, Some(&figures)) + &of_links(&links)
 }
 
 fn shown_with(logs: u16, cluster: Option<&ClusterFigures>) -> String {

@@ -16,6 +16,7 @@ use relays::{Arrival, Client, RelayFigures, Relays};
 
 use super::table::Table;
 use crate::cluster::{Acting, ClusterPlan, Owner};
+use crate::metrics::{CellLink, LinkFigures};
 use crate::run::acceptor::{AcceptorItem, AcceptorMailbox, Entered};
 use crate::run::limiter::{ConnectionPermit, Listener};
 use crate::run::mailbox::{Item, Mailbox};
@@ -154,8 +155,22 @@ impl NodeLinks {
         Ok(self.links.reload()?)
     }
 
-    pub(super) fn figures(&self) -> (Vec<cells::Figures>, RelayFigures) {
-        (self.cells.figures(), self.relays.figures())
+    pub(super) fn figures(&self) -> LinkFigures {
+        let RelayFigures { relayed_out, relayed_in, bytes_lent, refused } = self.relays.figures();
+        let of_cell = |it: cells::Figures| CellLink {
+            cell: it.cell,
+            other: it.other,
+            is_connected: it.is_connected,
+            waiting: it.waiting,
+            frames: it.kept_frames + it.overflow_frames,
+            frame_bytes: it.kept_bytes,
+        };
+        LinkFigures {
+            relayed: [relayed_out, relayed_in],
+            refused,
+            lent_bytes: bytes_lent,
+            cells: self.cells.figures().into_iter().map(of_cell).collect(),
+        }
     }
 }
 

@@ -13,8 +13,9 @@ use signal_hook::iterator::Signals;
 use super::life::{Life, Requests};
 use super::links::NodeLinks;
 use super::table::{Entrance, Table};
+use crate::api;
 use crate::cluster::{ActiveCells, ClusterPlan, RoleOf, Turn};
-use crate::http::{Metrics, State};
+use crate::http::{self, Metrics, State};
 use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
 use crate::metrics;
@@ -26,9 +27,8 @@ use crate::run::own_files::OwnFiles;
 use crate::run::parts::{Ground, Parts};
 use crate::run::servers::HttpServers;
 use crate::run::service::ServiceManager;
-use crate::run::unwritten::Unwritten;
 use crate::run::watch::{self, Ask};
-use crate::run::{Acceptors, Reread, Shards, listen, start_acceptors};
+use crate::run::{Acceptors, Reread, listen, start_acceptors};
 use base::Clock;
 use config::{Config, Loaded};
 use data::Stamps;
@@ -65,15 +65,11 @@ pub(in crate::run) fn serve(
     let parts = Arc::new(parts_of(&loaded, &plan, service, clock)?);
     let cluster = config.cluster.as_ref().context("a node is of a cluster")?;
     let table = Arc::new(Table::new(&cluster.node, parts.shared.homes));
-    let cells: Vec<Arc<Requests>> = (0..plan.cells).map(|_| Arc::default()).collect();
-    let metrics = metrics_of(&parts, &table, &cells);
-    let known_cells = table.clone();
-    parts.health.depend_on(move || known_cells.why_not_ready());
-    let http = parts.start_http(&Shards::new(&parts.shared), metrics)?;
-    http.write_token(&mut Unwritten::new())?;
     let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
     let known = listeners.bound.iter().map(|bound| bound.listener.clone()).collect();
     let links = Arc::new(NodeLinks::start(config, (cluster, &plan), &table, known)?);
+    let cells: Vec<Arc<Requests>> = (0..plan.cells).map(|_| Arc::default()).collect();
+    let http = start_http(&parts, (&table, &links), &cells)?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let entrance = Entrance::new(&table, &parts.shared, &links);
     let acceptors = start_front(&parts, listeners.bound, entrance, &is_stopping)?;
@@ -200,11 +196,31 @@ fn lives(
     (0..plan.cells).zip(cells).map(life).collect()
 }
 
+/// Metrics and probes, and an API that says that it knows no cells yet.
+fn start_http(
+    parts: &Parts,
+    (table, links): (&Arc<Table>, &Arc<NodeLinks>),
+    cells: &[Arc<Requests>],
+) -> anyhow::Result<HttpServers> {
+    let known = table.clone();
+    parts.health.depend_on(move || known.why_not_ready());
+    let pages = http::router(parts.health.clone(), metrics_of(parts, (table, links), cells));
+    let config = parts.config();
+    let routes = config.api.as_ref().map(|_| api::unavailable(|| NO_API.to_owned()));
+    HttpServers::start(config, pages, routes)
+}
+
+const NO_API: &str = "the API does not answer for clusters with several cells yet";
+
 /// Those of the process, and of all cells with a label: of those that it serves all, of others its
 /// role.
-fn metrics_of(parts: &Parts, table: &Arc<Table>, cells: &[Arc<Requests>]) -> Metrics {
+fn metrics_of(
+    parts: &Parts,
+    (table, links): (&Arc<Table>, &Arc<NodeLinks>),
+    cells: &[Arc<Requests>],
+) -> Metrics {
     let process = parts.metrics_by(metrics::of_process);
-    let (table, cells) = (table.clone(), cells.to_vec());
+    let (table, links, cells) = (table.clone(), links.clone(), cells.to_vec());
     Arc::new(move || {
         let of_cell = |(cell, requests): (u16, &Arc<Requests>)| {
             let text = match table.any_serving(cell) {
@@ -214,7 +230,7 @@ fn metrics_of(parts: &Parts, table: &Arc<Table>, cells: &[Arc<Requests>]) -> Met
             Some((cell, text))
         };
         let texts: Vec<_> = (0..).zip(&cells).filter_map(of_cell).collect();
-        metrics::of_cells(&texts) + &process()
+        metrics::of_cells(&texts) + &metrics::of_links(&links.figures()) + &process()
     })
 }
 
