@@ -9,7 +9,7 @@ use mio::Waker;
 
 use crate::permits::Permit;
 use crate::relays::Client;
-use crate::wire::Frame;
+use crate::wire::{FRAME_COST, Frame};
 
 /// A connection of a link. It is never used again for another one.
 pub(crate) type LinkId = u64;
@@ -47,6 +47,8 @@ struct State {
     nodes: HashMap<String, Vec<Lane>>,
     last_id: LinkId,
     turn: usize,
+    /// The thread takes no more.
+    is_stopped: bool,
 }
 
 struct Lane {
@@ -65,6 +67,14 @@ impl Inbox {
         self.put_into(&mut self.state(), item);
     }
 
+    /// The last item.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state();
+        self.put_into(&mut state, Item::Stop);
+        state.is_stopped = true;
+        state.nodes = HashMap::new();
+    }
+
     /// All that came. The connections may bring as much again.
     pub(crate) fn take(&self) -> Vec<Item> {
         let mut state = self.state();
@@ -76,6 +86,9 @@ impl Inbox {
         let mut state = self.state();
         state.last_id += 1;
         let id = state.last_id;
+        if state.is_stopped {
+            return;
+        }
         state.nodes.entry(node).or_default().push(Lane { lane, id, bytes: 0 });
         self.put_into(&mut state, Item::Connected { id, lane, version, sender });
     }
@@ -107,7 +120,7 @@ impl Inbox {
         let mut state = self.state();
         // It was reported before its first packet.
         let Some(of) = state.lane(node, lane) else { return Ok(()) };
-        let (id, all) = (of.id, of.bytes + bytes + size_of::<Item>());
+        let (id, all) = (of.id, of.bytes + bytes + FRAME_COST as usize);
         if all > self.bytes_max {
             let bytes_max = self.bytes_max;
             return Err(Violation(format!("more than {bytes_max} bytes of relays wait")));
@@ -117,7 +130,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Some: there is no connection with this node.
+    /// Some: there is no connection with this node, or the relays have stopped.
     pub(crate) fn begin(
         &self,
         node: &str,
@@ -134,6 +147,9 @@ impl Inbox {
     }
 
     fn put_into(&self, state: &mut State, item: Item) {
+        if state.is_stopped {
+            return;
+        }
         if state.items.is_empty() {
             // It fails only if the counter is full, and then the thread is about to wake.
             let _ = self.waker.wake();

@@ -8,7 +8,7 @@ use net::Stream;
 use crate::inbox::LinkId;
 use crate::permits::Permit;
 use crate::relays::Held;
-use crate::wire::{Arrival, CREDIT_BYTES_MAX, CREDIT_BYTES_MIN};
+use crate::wire::{Arrival, CREDIT_BYTES_MAX, CREDIT_BYTES_MIN, FRAME_COST};
 
 /// The state of a relay on this node. It is the same at both ends.
 pub(crate) struct Relay {
@@ -42,8 +42,10 @@ pub(crate) struct Relay {
     pub(crate) is_grown: bool,
     /// The stream takes no more. What it has brought is still sent.
     pub(crate) is_deaf: bool,
-    /// The other end has closed. What it sent before is written, and nothing more is read.
+    /// The other end has closed. What it sent before is written, and nothing more is sent there.
     pub(crate) is_closing: bool,
+    /// All is written, and the stream has its farewell.
+    pub(crate) is_leaving: bool,
 }
 
 /// What this end has lent to the other one: `granted` bytes may come, `freed` have been written
@@ -82,6 +84,7 @@ impl Relay {
             is_grown: false,
             is_deaf: false,
             is_closing: false,
+            is_leaving: false,
         }
     }
 
@@ -89,7 +92,12 @@ impl Relay {
         self.credit
     }
 
-    /// So many bytes are sent.
+    /// Bytes that one frame of data may have now.
+    pub(crate) const fn room(&self) -> u32 {
+        self.credit.saturating_sub(FRAME_COST)
+    }
+
+    /// Of the credit.
     pub(crate) const fn spend(&mut self, bytes: u32) {
         self.credit -= bytes;
         self.has_sent = true;
@@ -121,7 +129,8 @@ impl Relay {
     /// Writes bytes from the link, or keeps them until the stream takes them. They are within what
     /// was granted.
     pub(crate) fn on_data(&mut self, data: &[u8]) {
-        self.lent.granted -= data.len() as u32;
+        self.lent.granted -= data.len() as u32 + FRAME_COST;
+        self.lent.freed += FRAME_COST;
         let mut taken = 0;
         if self.output.is_empty() && !self.is_deaf {
             match self.stream.write(&[IoSlice::new(data)]) {
@@ -158,6 +167,19 @@ impl Relay {
         // An idle relay owns no buffer.
         self.output = VecDeque::new();
         Ok(())
+    }
+
+    /// Ends the sending side. False: the stream is lost.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.is_leaving = true;
+        self.stream.shutdown().is_ok()
+    }
+
+    /// A read has brought so many bytes of `room`.
+    pub(crate) fn on_read(&mut self, count: usize, room: usize) {
+        // The end makes no other event.
+        let has_end = self.is_ending || self.is_deaf;
+        self.is_readable = has_end || !self.stream.is_drained(count, room);
     }
 
     /// A write has failed. What the stream has brought before is sent, then it ends.
@@ -234,7 +256,7 @@ mod tests {
     fn fill(relay: &mut Relay) -> usize {
         let mut taken = 0;
         while relay.output.is_empty() {
-            let all = relay.lent.granted as usize;
+            let all = (relay.lent.granted - FRAME_COST) as usize;
             relay.on_data(&vec![7; all]);
             taken += all;
             relay.refill(|_| true);
@@ -281,12 +303,13 @@ mod tests {
     fn a_window_grows_while_data_flows_and_may_be_lent() {
         let (mut relay, mut far) = relay();
         let mut next = |relay: &mut Relay, count: u32, may_lend| {
-            relay.on_data(&vec![7; count as usize]);
-            read(&mut far, count as usize);
+            let count = (count - FRAME_COST) as usize;
+            relay.on_data(&vec![7; count]);
+            read(&mut far, count);
             relay.refill(|_| may_lend)
         };
-        assert_eq!(next(&mut relay, 2047, true), 0, "less than half is not reported");
-        assert_eq!(next(&mut relay, 1, true), 2048, "there was more to use");
+        assert_eq!(next(&mut relay, 1983, true), 0, "less than half is not reported");
+        assert_eq!(next(&mut relay, 65, true), 2048, "there was more to use");
         assert_eq!(next(&mut relay, 4096, false), 4096);
         assert_eq!(next(&mut relay, 4096, true), 8192);
         assert_eq!(relay.lent.window, 8192);

@@ -10,9 +10,10 @@ use mio::{Poll, Waker};
 use net::{PeerInfo, Stream};
 
 use crate::inbox::{Inbox, Item};
+use crate::link::OPENS_MAX;
 use crate::permits::{Counts, End};
 use crate::thread::{Thread, WAKER};
-use crate::wire::{Arrival, CREDIT_BYTES_MIN, decode};
+use crate::wire::{Arrival, CREDIT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_COST, decode};
 
 /// Default of [`Options::relay_bytes_max`].
 pub const RELAY_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -107,10 +108,7 @@ impl Relays {
         let Options { relays_max, relay_bytes_max } = *options;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
-        // What a peer may send, if this thread does not come to it for as long as that takes.
-        let credits = (relays_max as u64).saturating_mul(CREDIT_BYTES_MIN.into());
-        let bytes_max = usize::try_from(credits.saturating_add(relay_bytes_max));
-        let inbox = Arc::new(Inbox::new(waker, bytes_max.unwrap_or(usize::MAX)));
+        let inbox = Arc::new(Inbox::new(waker, waiting_bytes_max(options)));
         let counts = Arc::new(Counts::new(relays_max, relay_bytes_max));
         let thread = Thread::new(poll, host, (Arc::clone(&inbox), Arc::clone(&counts)));
         // Without it clients would be silent for ever.
@@ -124,11 +122,12 @@ impl Relays {
     ///
     /// # Errors
     ///
-    /// There is no link to the node, or no room. The client is returned.
+    /// There is no link to the node, or no room, or no such epoch. The client is returned.
     pub fn begin(&self, node: &str, cell: u16, epoch: u64, client: Client) -> Result<(), Client> {
-        debug_assert!(epoch > 0, "an owner has an epoch above 0");
         let Handle { inbox, counts } = &*self.0;
-        let refused = match counts.permit(End::Front) {
+        // An owner has an epoch above 0. With 0, links would take its packets for heartbeats.
+        let permit = counts.permit(End::Front).filter(|_| epoch > 0);
+        let refused = match permit {
             None => Some(client),
             Some(permit) => inbox.begin(node, (cell, epoch), (client, permit)),
         };
@@ -159,8 +158,18 @@ impl Relays {
 
     /// All relays end, and their clients are closed. For a host that has a handle of its own.
     pub fn stop(&self) {
-        self.0.inbox.put(Item::Stop);
+        self.0.inbox.stop();
     }
+}
+
+/// What a peer may send before this node has looked at any of it: data within all credits, some
+/// frames without data for each relay, and opens.
+fn waiting_bytes_max(options: &Options) -> usize {
+    let each = u64::from(CREDIT_BYTES_MIN) + 1024;
+    let opens = (OPENS_MAX * (FRAME_BYTES_MAX + FRAME_COST as usize)) as u64;
+    let all = (options.relays_max as u64).saturating_mul(each);
+    let all = all.saturating_add(opens).saturating_add(options.relay_bytes_max);
+    usize::try_from(all).unwrap_or(usize::MAX)
 }
 
 /// What the handler of the links passes on.
@@ -198,6 +207,6 @@ impl Relays {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.inbox.put(Item::Stop);
+        self.inbox.stop();
     }
 }

@@ -17,7 +17,7 @@ use crate::link::{Known, Link, OPENS_MAX};
 use crate::permits::{Counts, End};
 use crate::relay::Relay;
 use crate::relays::{Client, Host, Refused};
-use crate::wire::{self, ARRIVAL_BYTES_MAX, Arrival, CREDIT_BYTES_MIN, Ended, Frame};
+use crate::wire::{self, ARRIVAL_BYTES_MAX, Arrival, CREDIT_BYTES_MIN, Ended, FRAME_COST, Frame};
 
 /// How long a stream may take to accept what came before the end of its relay. Policy: dropped.
 pub const LINGER_MS: u64 = 5000;
@@ -318,7 +318,7 @@ impl Thread {
             Frame::Close(why) => self.on_close(index, why),
             _ if relay.opening.is_some() => return Err("a frame before the answer to an open"),
             Frame::Open(_) => return Err("a relay was opened twice or out of order"),
-            Frame::Data(data) if data.len() > relay.lent.granted as usize => {
+            Frame::Data(data) if cost(&data) > relay.lent.granted as usize => {
                 return Err("more data than the credit of the relay");
             }
             Frame::Data(data) => {
@@ -379,16 +379,15 @@ impl Thread {
 
     fn on_close(&mut self, index: usize, why: Ended) {
         let relay = &mut self.relays[index];
-        let (id, number, serial) = (relay.id, relay.number, relay.serial);
-        let has_more = why == Ended::Stream && !relay.is_deaf && !relay.is_written();
-        if !has_more || relay.opening.is_some() {
-            return self.finish(index);
+        if why == Ended::Epoch || relay.opening.is_some() {
+            return drop(self.remove(index));
         }
         relay.is_closing = true;
-        self.lingering.push_back((boot_ms() + LINGER_MS, (index, serial)));
-        if let Some(link) = self.links.get_mut(&id) {
-            link.relays.remove(&number);
+        self.lingering.push_back((boot_ms() + LINGER_MS, (index, relay.serial)));
+        if let Some(link) = self.links.get_mut(&relay.id) {
+            link.relays.remove(&relay.number);
         }
+        self.after_write(index);
     }
 
     /// After bytes of the link were written, or failed to be.
@@ -396,10 +395,7 @@ impl Thread {
         let Self { relays, links, counts, .. } = self;
         let relay = &mut relays[index];
         if relay.is_closing {
-            if relay.is_deaf || relay.is_written() {
-                self.finish(index);
-            }
-            return;
+            return self.say_farewell(index);
         }
         let bytes = relay.refill(|more| counts.lend(more));
         if bytes > 0
@@ -430,8 +426,8 @@ impl Thread {
             return;
         };
         let has_cause = relay.is_readable || !relay.unsent.is_empty();
-        let may_send = relay.credit() > 0 && relay.opening.is_none() && !relay.is_closing;
-        if has_cause && may_send && !std::mem::replace(&mut relay.is_queued, true) {
+        let may = relay.is_closing || relay.room() > 0 && relay.opening.is_none();
+        if has_cause && may && !std::mem::replace(&mut relay.is_queued, true) {
             self.ready.push_back(key);
         }
     }
@@ -443,6 +439,10 @@ impl Thread {
             return;
         }
         let relay = &mut self.relays[key.0];
+        if relay.is_closing {
+            relay.is_queued = false;
+            return self.read_away(key);
+        }
         let Some(link) = self.links.get_mut(&relay.id).filter(|link| link.is_alive()) else {
             let id = relay.id;
             return self.give_up(id);
@@ -451,17 +451,15 @@ impl Thread {
             return link.parked.push(key);
         }
         relay.is_queued = false;
-        if !relay.is_closing && relay.credit() > 0 {
-            match next_data(relay, &mut self.scratch) {
-                Some(0) => {}
-                Some(count) => {
-                    relay.spend(count as u32);
-                    let mut frame = Vec::with_capacity(1 + count);
-                    wire::put_data(&mut frame, &self.scratch[..count]);
-                    link.send_bytes(relay.number, relay.route, &frame);
-                }
-                None => return self.end(key.0, Ended::Stream),
+        match next_data(relay, &mut self.scratch) {
+            Some(0) => {}
+            Some(count) => {
+                relay.spend(count as u32 + FRAME_COST);
+                let mut frame = Vec::with_capacity(1 + count);
+                wire::put_data(&mut frame, &self.scratch[..count]);
+                link.send_bytes(relay.number, relay.route, &frame);
             }
+            None => return self.end(key.0, Ended::Stream),
         }
         self.queue(key);
     }
@@ -494,11 +492,28 @@ impl Thread {
         self.open_waiting(id);
     }
 
-    /// The peer has closed, and all that came before is written.
-    fn finish(&mut self, index: usize) {
-        let mut relay = self.remove(index);
-        // Its farewell is as good as none if it fails: the stream is closed.
-        let _ = relay.stream.shutdown();
+    /// The peer has closed. Once all that came before is written, the sending side ends. Closing
+    /// now, with bytes of the client unread, would make the kernel throw the last ones away at the
+    /// client's end. So they are read away until the client closes.
+    fn say_farewell(&mut self, index: usize) {
+        let relay = &mut self.relays[index];
+        if relay.is_deaf || relay.is_written() && !relay.is_leaving && !relay.leave() {
+            return drop(self.remove(index));
+        }
+        let key = (index, relay.serial);
+        self.queue(key);
+    }
+
+    fn read_away(&mut self, key: Key) {
+        let relay = &mut self.relays[key.0];
+        match relay.stream.read(&mut self.scratch) {
+            Ok(Read::Bytes(count)) => relay.on_read(count, self.scratch.len()),
+            Ok(Read::WouldBlock) => relay.is_readable = false,
+            // It may still read.
+            Ok(Read::Closed) if !relay.is_leaving => relay.is_readable = false,
+            Ok(Read::Closed) | Err(_) => return drop(self.remove(key.0)),
+        }
+        self.queue(key);
     }
 
     /// Ends a relay, and reports it to the peer.
@@ -553,6 +568,11 @@ fn watch(poll: &Poll, stream: &mut Stream, index: usize) -> io::Result<()> {
     stream.register(poll.registry(), Token(index), Interest::READABLE | Interest::WRITABLE)
 }
 
+/// What a frame of data uses of a credit.
+const fn cost(data: &[u8]) -> usize {
+    data.len() + FRAME_COST as usize
+}
+
 /// What travels with the open.
 fn first_bytes(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.len().min(CREDIT_BYTES_MIN as usize)]
@@ -561,7 +581,10 @@ fn first_bytes(bytes: &[u8]) -> &[u8] {
 /// Fills the front of `scratch`, within the credit. 0: there is nothing now. None: the stream has
 /// ended.
 fn next_data(relay: &mut Relay, scratch: &mut [u8]) -> Option<usize> {
-    let room = scratch.len().min(relay.credit() as usize);
+    let room = scratch.len().min(relay.room() as usize);
+    if room == 0 {
+        return Some(0);
+    }
     let scratch = &mut scratch[..room];
     if !relay.unsent.is_empty() {
         let count = room.min(relay.unsent.len());
@@ -578,9 +601,7 @@ fn next_data(relay: &mut Relay, scratch: &mut [u8]) -> Option<usize> {
     }
     match relay.stream.read(scratch) {
         Ok(Read::Bytes(count)) => {
-            // The end makes no other event.
-            let is_ending = relay.is_ending || relay.is_deaf;
-            relay.is_readable = is_ending || !relay.stream.is_drained(count, room);
+            relay.on_read(count, room);
             Some(count)
         }
         Ok(Read::WouldBlock) => {

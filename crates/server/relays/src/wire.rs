@@ -40,6 +40,9 @@ pub const CREDIT_BYTES_MIN: u32 = 4 * 1024;
 /// The largest credit of a direction. Policy: more than the credit closes the link.
 pub const CREDIT_BYTES_MAX: u32 = 64 * 1024;
 
+/// What a frame of data uses of a credit beyond its bytes. So small ones are few.
+pub const FRAME_COST: u32 = 64;
+
 /// What travels with the first bytes of a client: all that the home's acceptor needs to go on
 /// where the front has stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +66,7 @@ pub enum Frame {
     Opened(u32),
     Refused(Refused),
     Data(Vec<u8>),
-    /// So many more bytes may be sent.
+    /// So much more may be sent: bytes, and [`FRAME_COST`] for each frame.
     Credit(u32),
     /// The sender gives so much of its credit back.
     Returned(u32),
@@ -384,7 +387,8 @@ fn flags<const N: usize>(parts: [(bool, u8); N]) -> u8 {
     parts.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
 }
 
-const FRAME_BYTES_MAX: usize = 1 + ARRIVAL_BYTES_MAX + CREDIT_BYTES_MIN as usize;
+/// The longest frame.
+pub(crate) const FRAME_BYTES_MAX: usize = 1 + ARRIVAL_BYTES_MAX + CREDIT_BYTES_MIN as usize;
 
 /// Of an arrival. A node that cannot read it closes the link.
 const ARRIVAL_VERSION: u8 = 1;

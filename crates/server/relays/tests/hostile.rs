@@ -11,7 +11,8 @@ use common::{CELL, EPOCH, Far, Node, PATIENCE, join, link_options, pattern, rest
 use links::{Connected, Envelope, Handler, Links, Member, Reason, Violation};
 use net::{PeerAddress, PeerInfo};
 use relays::wire::{
-    ARRIVAL_BYTES_MAX, Arrival, CREDIT_BYTES_MAX, CREDIT_BYTES_MIN, Ended, Frame, decode, encode,
+    ARRIVAL_BYTES_MAX, Arrival, CREDIT_BYTES_MAX, CREDIT_BYTES_MIN, Ended, FRAME_COST, Frame,
+    decode, encode,
 };
 use relays::{Client, Refused};
 
@@ -185,7 +186,7 @@ fn more_than_a_credit_closes_the_link() {
     let world = World::new();
     let over = |link: &Link<'_>| {
         let mut far = link.open(3, &world.node);
-        let most = pattern(CREDIT_BYTES_MIN as usize);
+        let most = pattern(CREDIT_BYTES_MIN as usize - FRAME_COST as usize);
         link.send(3, &Frame::Data(most.clone()));
         assert_eq!(far.read(most.len()), most);
         // It may have more by now, but not so much.
