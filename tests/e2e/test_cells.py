@@ -1,5 +1,6 @@
 """Several cells on three nodes: any client connects anywhere, and all nodes are one broker."""
 
+import json
 import os
 import signal
 import sys
@@ -19,10 +20,12 @@ sys.path.insert(0, str(ROOT / "tests/cluster"))
 
 from lab import NODES, Lab  # noqa: E402
 from test_cluster_engine import pytestmark  # noqa: E402, F401
+from test_cluster_misfits import put  # noqa: E402
 
 BROKER = os.environ.get("QUELEA_BIN", ROOT / "target/debug/quelea")
 CELLS = 3
 TAKEN_OVER = 0x8E
+LEASE_OF_CELL_0 = "$KV.lab-c0-cluster.lease"
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +221,29 @@ def test_a_large_message_passes_and_a_reader_that_stops_stops_nobody_else(lab, c
         assert reader.payloads(20) == [payload] * 20
     for peer in stuck:
         peer.close()
+
+
+def test_a_cell_that_loses_its_lease_ends_alone(lab, client):
+    """Another node seems to have taken the cell: the other cells of its node go on."""
+    names = in_each_cell(lab, "stayer")
+    stayers = [client(node, f"{name}-{node}") for name in names for node in range(NODES)]
+    for stayer in stayers:
+        stayer.subscribe("stay/a")
+    pids = [process.pid for process in lab.processes.values()]
+    lease = {"holder": {"node": "forger", "instance": 1, "address": ""}, "epoch": 90, "count": 1}
+    put(f"nats://127.0.0.1:{lab.engine_ports[0]}", LEASE_OF_CELL_0, json.dumps(lease).encode())
+    eventually(lambda: any(stayer.ends for stayer in stayers), "the end of connections")
+    lab.wait("owners", lambda: lab.owners()[0] is None or None)
+    lab.wait("an owner of each cell", lab.all_owners)
+    ended = [stayer for stayer in stayers if stayer.ends]
+    assert 0 < len(ended) < len(stayers)
+    assert [process.pid for process in lab.processes.values()] == pids
+    for stayer in ended:
+        eventually(stayer.paho.is_connected, "the connection again")
+        stayer.subscribe("stay/a")
+    client(1, "stay-writer").publish("stay/a", "here")
+    for stayer in stayers:
+        assert stayer.payloads(1) == ["here"]
 
 
 def test_the_loss_of_a_node_loses_nothing_that_was_acknowledged(lab, client):
