@@ -50,14 +50,15 @@ impl Peer {
         Self { links: links.expect("links"), connected, frames }
     }
 
-    /// With this node, anew.
-    fn join(&self, name: &str, node: &Node) -> Link<'_> {
-        self.links.remove(&node.name);
-        node.links.remove(name);
+    fn join(&self, name: &str, node: &Node) {
         let address = |links: &Links| links.local_address().to_string();
         node.links.add(Member { name: name.to_owned(), address: address(&self.links) });
         let member = Member { name: node.name.clone(), address: address(&node.links) };
         self.links.add(member);
+    }
+
+    /// The next connection with this node. After one that is lost there is another.
+    fn next(&self, node: &Node) -> Link<'_> {
         let connected = self.connected.recv_timeout(PATIENCE).expect("a link");
         node.until_connected();
         while self.frames.try_recv().is_ok() {}
@@ -127,13 +128,15 @@ impl World {
         let authority = Authority::new();
         let (node, other) = (Node::start("n1", &authority), Node::start("n3", &authority));
         join(&node, &other);
-        Self { node, peer: Peer::start("n2", &authority), other }
+        let peer = Peer::start("n2", &authority);
+        peer.join("n2", &node);
+        Self { node, peer, other }
     }
 
     /// For what a peer that does this to a new link loses it.
     fn lost_by(&self, act: impl FnOnce(&Link<'_>)) -> String {
         let (mut client, mut far) = self.other.relay(&self.node);
-        let link = self.peer.join("n2", &self.node);
+        let link = self.peer.next(&self.node);
         act(&link);
         let (name, why) = self.node.until_lost();
         assert_eq!(name, "n2");
@@ -287,7 +290,7 @@ fn what_is_no_frame_closes_the_link() {
 #[test]
 fn frames_of_a_closed_relay_are_ignored() {
     let world = World::new();
-    let link = world.peer.join("n2", &world.node);
+    let link = world.peer.next(&world.node);
     drop(link.open(3, &world.node));
     assert_eq!(link.next(), (2, Frame::Close(Ended::Stream)));
     for frame in [Frame::Data(b"late".to_vec()), Frame::Credit(9), Frame::Close(Ended::Stream)] {
@@ -302,9 +305,10 @@ fn frames_of_a_closed_relay_are_ignored() {
 #[test]
 fn numbers_of_an_earlier_connection_count_for_nothing() {
     let world = World::new();
-    let link = world.peer.join("n2", &world.node);
+    let link = world.peer.next(&world.node);
     let far: Vec<Far> = [3, 5, 7].map(|number| link.open(number, &world.node)).into();
-    let link = world.peer.join("n2", &world.node);
+    link.connected.sender.close(Violation("cut".to_owned()));
+    let link = world.peer.next(&world.node);
     far.into_iter().for_each(|far| assert_eq!(far.rest(), b""));
     let mut far = link.open(3, &world.node);
     far.write(b"data");
