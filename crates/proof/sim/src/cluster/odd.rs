@@ -48,7 +48,13 @@ impl Cluster {
         }
         let id = if self.other_record_until_ms.is_some() { OTHER } else { CLUSTER };
         let shards = self.members[0].copies.len() as u16;
-        Record { id, shards, segment_bytes: self.settings.segment_bytes }.to_bytes()
+        Record {
+            id,
+            shards,
+            segment_bytes: self.settings.segment_bytes,
+            extent: cluster::Extent::One,
+        }
+        .to_bytes()
     }
 }
 
@@ -83,7 +89,7 @@ impl World {
         let Some(cluster) = &mut self.cluster else { return };
         let member = &mut cluster.members[number];
         let is_other = why.contains("is the local copy of another cluster");
-        let is_later = why.contains("the cluster has format 3") && why.contains("use a newer one");
+        let is_later = why.contains("the cluster has format 4") && why.contains("use a newer one");
         let is_right = is_later || (is_other && member.is_barred());
         match (is_later, member.has_foreign_data()) {
             (true, _) => cluster.toll.later_records_refused += 1,
@@ -219,7 +225,7 @@ impl World {
     }
 }
 
-const LATER_RECORD: &[u8] = br#"{"format":3,"name":"cluster of a later sim"}"#;
+const LATER_RECORD: &[u8] = br#"{"format":4,"name":"cluster of a later sim"}"#;
 
 const CLUSTER: ClusterId = *b"cluster of a sim";
 /// Of which the data is.
