@@ -93,7 +93,7 @@ On a node of a [cluster](cluster.md), in addition:
   The active node could not renew its lease in time. |
 
 - On a node of a cluster with several [cells](cluster.md#several-cells), metrics of shards, logs,
-  workers and roles have the label `cell` besides. `quelea_relay...` and `quelea_cell_...` exist only
+  workers and roles have the label `cell`, too. `quelea_relay...` and `quelea_cell_...` exist only
   there.
 - `quelea_worker_turn_seconds` shows how long clients wait for a busy worker. A worker that is busy
   for 10 ms at a time delays each of its clients by up to 10 ms.
