@@ -25,7 +25,7 @@ pub struct Facts {
     pub node: String,
     /// The number of cells of the cluster.
     pub cells: u16,
-    /// As `links::Options::lanes`.
+    /// As `links::Options::lanes`, at least 1.
     pub lanes: u8,
 }
 
@@ -156,7 +156,10 @@ impl Cells {
         let route = envelope.route;
         let cells = self.inner.facts.cells;
         if route.lane != lane || lane >= self.inner.facts.lanes {
-            return Err(Violation(format!("packet of lane {} on lane {lane}", route.lane)));
+            return Err(Violation(format!(
+                "packet for connection {} on connection {lane}",
+                route.lane
+            )));
         }
         if route.from_cell >= cells || route.to_cell >= cells || route.from_cell == route.to_cell {
             let (from, to) = (route.from_cell, route.to_cell);

@@ -33,8 +33,8 @@ impl Inbox {
             (self.pairs_max * PACKETS_PER_LANE_MAX, self.pairs_max * BYTES_MAX);
         if packets >= packets_max || bytes + size(envelope) > bytes_max {
             return Err(Violation(format!(
-                "{packets} packets with {bytes} bytes of cells are not processed yet, more than \
-                 the lanes of a node contain"
+                "{packets} packets with {bytes} bytes of cells are not processed yet: a node waits \
+                 for acknowledgements before it sends so many"
             )));
         }
         Ok(())
@@ -81,7 +81,7 @@ mod tests {
             inbox.put(&envelope(&[1])).expect("a lane contains it");
         }
         assert!(inbox.put(&envelope(&[1])).is_err());
-        [(); 2].map(|()| inbox.take(&envelope(&[1])));
+        (0..2).for_each(|_| inbox.take(&envelope(&[1])));
         inbox.put(&envelope(&[1])).expect("one was taken");
     }
 }

@@ -21,10 +21,10 @@
 //!
 //! | what | limit | at the limit |
 //! |---|---|---|
-//! | mail of shards that the thread has not taken | credit windows of the shards | publishers are paused |
-//! | frames of a lane | `FRAMES_MAX` and `BYTES_MAX` of `broker::cells::lane` | further ones wait in an overflow queue |
-//! | the overflow queue | credit windows of the shards, as the gateway keeps the same messages | publishers are paused |
-//! | packets of a link that the thread has not taken | what the lanes of the peer can contain ([`Facts::cells`]) | the link is closed |
+//! | mail of shards that the thread has not taken | credit windows | publishers are paused |
+//! | frames of a lane | `FRAMES_MAX`, `BYTES_MAX` of `broker::cells::lane` | others overflow |
+//! | frames that overflow | credit windows: gateways keep most of them | publishers are paused |
+//! | packets of a link that the thread has not taken | what lanes can contain | link is closed |
 //! | packets that wait on a link | limits of `links` | the lane keeps them |
 //!
 //! A peer that sends what no owner of a cell sends loses its link. The frame counts as received, so

@@ -169,8 +169,8 @@ impl Own {
         }
     }
 
-    /// Delivers and sends what is due, unless the cell has ended. Packets wait while the lease is not
-    /// held.
+    /// Delivers and sends what is due, unless the cell has ended. Packets wait while the lease is
+    /// not held.
     pub(crate) fn flush(&mut self, ways: &mut Ways<'_>) {
         if self.dirty.is_empty() && self.mail.iter().all(Vec::is_empty) {
             return;

@@ -125,3 +125,114 @@ impl Track {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use broker::cells::lane::FRAMES_MAX;
+
+    use super::*;
+
+    const ROUTE: Route = Route { from_cell: 0, to_cell: 1, from_epoch: 1, to_epoch: 1, lane: 0 };
+
+    /// Two ends, and what is under way to each.
+    #[derive(Default)]
+    struct Pair {
+        ends: [Track; 2],
+        under_way: [VecDeque<Envelope<'static>>; 2],
+        sent: [u32; 2],
+        received: [u32; 2],
+    }
+
+    impl Pair {
+        fn push(&mut self, end: usize) {
+            self.sent[end] += 1;
+            self.ends[end].push(self.sent[end].to_le_bytes().to_vec(), 0);
+        }
+
+        fn pump(&mut self, end: usize) {
+            self.ends[end].pump(Way::Near(&mut self.under_way[1 - end]), ROUTE, 0);
+        }
+
+        /// A packet arrives. False: there is none.
+        fn carry(&mut self, end: usize) -> bool {
+            let Some(envelope) = self.under_way[end].pop_front() else { return false };
+            let track = &mut self.ends[end];
+            if let Some(hello) = envelope.lane_hello().expect("sound") {
+                track.on_hello(hello, envelope.received).expect("they agree");
+            } else if track.on_packet(envelope.packet()).expect("they agree") {
+                self.received[end] += 1;
+                assert_eq!(*envelope.frame, self.received[end].to_le_bytes(), "in order");
+                track.ask_ack();
+            }
+            true
+        }
+
+        /// The connection breaks.
+        fn cut(&mut self) {
+            self.ends.iter_mut().for_each(Track::end);
+            self.under_way.iter_mut().for_each(VecDeque::clear);
+        }
+
+        fn settle(&mut self) {
+            loop {
+                (0..2).for_each(|end| self.pump(end));
+                if ![0, 1].map(|end| self.carry(end)).contains(&true) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Connections break, each end begins when it likes, and begins again on the same connection.
+    #[test]
+    fn frames_arrive_once_and_in_order_whenever_the_ends_begin() {
+        let mut random = 1_u64;
+        let mut below = |limit: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % limit
+        };
+        for _ in 0..2000 {
+            let mut pair = Pair::default();
+            for _ in 0..below(200) {
+                let end = below(2) as usize;
+                match below(40) {
+                    0 => pair.cut(),
+                    1 => pair.ends[end].end(),
+                    2..=4 => pair.ends[end].begin(),
+                    5..=14 => pair.push(end),
+                    15..=24 => pair.pump(end),
+                    _ => drop(pair.carry(end)),
+                }
+            }
+            pair.ends.iter_mut().filter(|end| end.state == State::Ended).for_each(Track::begin);
+            pair.settle();
+            assert_eq!([pair.received[1], pair.received[0]], pair.sent);
+            assert!(pair.ends.iter().all(|end| end.is_connected() && end.kept() == (0, 0)));
+        }
+    }
+
+    #[test]
+    fn what_is_older_than_an_attempt_does_not_reach_the_lane() {
+        let mut pair = Pair::default();
+        pair.ends.iter_mut().for_each(Track::begin);
+        pair.settle();
+        pair.push(0);
+        pair.pump(0);
+        pair.ends[1].begin();
+        assert!(pair.carry(1));
+        assert_eq!(pair.received, [0, 0]);
+        pair.settle();
+        assert_eq!(pair.received, [0, 1], "it is sent again");
+    }
+
+    #[test]
+    fn frames_wait_for_room_in_a_full_lane() {
+        let mut pair = Pair::default();
+        (0..FRAMES_MAX + 5).for_each(|_| pair.push(0));
+        assert_eq!((pair.ends[0].kept().0, pair.ends[0].overflow_frames()), (FRAMES_MAX, 5));
+        pair.ends.iter_mut().for_each(Track::begin);
+        pair.settle();
+        assert_eq!(pair.received[1] as usize, FRAMES_MAX + 5);
+        assert_eq!((pair.ends[0].kept().0, pair.ends[0].overflow_frames()), (0, 0));
+    }
+}

@@ -1,4 +1,4 @@
-//! A node that is active for cell 2 and sends what no owner of a cell sends.
+//! A node that is active for cell 2 and sends what no owner of a cell sends, or nothing.
 
 mod common;
 
@@ -11,7 +11,7 @@ use cells::Owner;
 use links::{Connected, Envelope, Handler, Links, Member, Reason, Sender, Violation};
 use rig::publish;
 
-use common::{PATIENCE, World};
+use common::{PATIENCE, World, texts};
 
 /// The third node. It has links, and no gateways.
 struct Hostile {
@@ -25,6 +25,21 @@ enum Event {
 }
 
 struct Recorder(mpsc::Sender<Event>);
+
+/// Reads nothing until the test ends.
+struct Silent(Receiver<()>);
+
+impl Handler for Silent {
+    fn on_connected(&mut self, _: Connected) {
+        let _ = self.0.recv();
+    }
+
+    fn on_envelope(&mut self, _: &str, _: u8, _: Envelope<'_>) -> Result<(), Violation> {
+        Ok(())
+    }
+
+    fn on_lost(&mut self, _node: &str, _lane: u8, _why: &Reason) {}
+}
 
 impl Handler for Recorder {
     fn on_connected(&mut self, connected: Connected) {
@@ -44,13 +59,7 @@ impl Handler for Recorder {
 impl Hostile {
     fn start(world: &World) -> Self {
         let (sender, events) = mpsc::channel();
-        let recorder = Box::new(Recorder(sender));
-        let links = Links::start(world.options("n3"), &[], recorder).expect("links");
-        links.add(member("n1", &world.nodes[0].links));
-        world.nodes[0].links.add(member("n3", &links));
-        let owner = Owner { node: "n3".to_owned(), epoch: EPOCH };
-        world.nodes[0].cells.owner_changed(2, Some(owner));
-        Self { links, events }
+        Self { links: start(world, Box::new(Recorder(sender))), events }
     }
 
     /// Waits for the next connection.
@@ -76,6 +85,16 @@ impl Hostile {
     fn next(&self) -> Event {
         self.events.recv_timeout(PATIENCE).expect("it happens")
     }
+}
+
+/// Node 3, which only node 1 knows.
+fn start(world: &World, handler: Box<dyn Handler>) -> Links {
+    let links = Links::start(world.options("n3"), &[], handler).expect("links");
+    links.add(member("n1", &world.nodes[0].links));
+    world.nodes[0].links.add(member("n3", &links));
+    let owner = Owner { node: "n3".to_owned(), epoch: EPOCH };
+    world.nodes[0].cells.owner_changed(2, Some(owner));
+    links
 }
 
 fn member(name: &str, links: &Links) -> Member {
@@ -119,7 +138,10 @@ fn a_link_is_closed_for_what_no_owner_sends_and_cells_go_on() {
         (&[packet(ROUTE, 9, 0, &sound)], "gap between frames of another cell: 9 follows 2"),
         (&[packet(ROUTE, 0, 1000, &[])], "acknowledged frame 1000 was not sent"),
         (&[packet(old, 77, 0, &[99]), packet(ROUTE, 0, 0, &[0])], "it ends early"),
-        (&[packet(Route { lane: 5, ..ROUTE }, 3, 0, &sound)], "packet of lane 5 on lane 0"),
+        (
+            &[packet(Route { lane: 5, ..ROUTE }, 3, 0, &sound)],
+            "packet for connection 5 on connection 0",
+        ),
         (&[packet(Route { from_cell: 3, ..ROUTE }, 3, 0, &sound)], "cell 3 for cell 0 of 3 cells"),
         (
             &[packet(Route { from_cell: 1, from_epoch: 1, ..ROUTE }, 1, 0, &sound)],
@@ -142,6 +164,32 @@ fn a_link_is_closed_for_what_no_owner_sends_and_cells_go_on() {
     }
     assert_eq!(hostile.begin(&hostile.connected()), 4);
     drop(hostile.links);
+}
+
+#[test]
+fn a_silent_node_does_not_delay_others() {
+    let mut world = World::new(2, &[0, 1, 1], 1);
+    world.link_all();
+    (0..2).for_each(|cell| world.announce(cell));
+    // Node 2 believes that it has cell 2, so messages of cell 1 do not wait for an owner.
+    world.announce_to(1, 2);
+    let (end, silent) = mpsc::channel();
+    let _links = start(&world, Box::new(Silent(silent)));
+    // It is dropped first, also if the test fails.
+    let end = end;
+    // As long as the summary of cell 2 is unknown, it is sent all messages.
+    let flood = world.connect(0, "f");
+    let large = "x".repeat(100_000);
+    for _ in 0..50 {
+        world.cells[0].lab.send(flood, &publish("f", large.as_bytes(), 0, 0));
+    }
+    world.until("messages that wait", |world| {
+        world.figures(0, 2).is_some_and(|figures| figures.kept_bytes > large.len())
+    });
+    let (subscriber, publisher) = (world.connect(0, "s"), world.connect(1, "p"));
+    world.subscribe(0, subscriber, "a/b", 1);
+    world.exchange((1, publisher), "a/b", &texts(100), &[(0, subscriber)]);
+    drop(end);
 }
 
 const EPOCH: u64 = 9;

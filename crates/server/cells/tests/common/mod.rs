@@ -271,7 +271,7 @@ impl World {
     pub(crate) fn thinks_wants(&self, one: usize, other: usize, topic: &str) -> bool {
         let shared = &self.cells[one].lab.shared;
         let place = shared.homes.place_of_cell(other as u16);
-        shared.interest.shards(&Name::first(topic).key().as_bytes()).wants & 1 << place != 0
+        shared.interest.shards(Name::first(topic).key().as_bytes()).wants & 1 << place != 0
     }
 
     pub(crate) fn figures(&self, cell: usize, other: usize) -> Option<Figures> {
@@ -416,7 +416,7 @@ const SEED: u64 = 7;
 const ROUND: usize = 20;
 
 /// How long a test waits for what has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Between two looks at what is not delivered as mail.
 const STEP: Duration = Duration::from_millis(20);

@@ -183,7 +183,7 @@ impl LaneHello {
     fn read(reader: &mut Reader<'_>) -> Result<Self, Unreadable> {
         let (attempt, seen) = (reader.number()?, reader.number()?);
         match (attempt, reader.left()) {
-            (0, _) => Err(Unreadable("attempt to begin a lane is 0")),
+            (0, _) => Err(Unreadable("attempt of a hello is 0")),
             (_, 0) => Ok(Self { attempt, seen }),
             _ => Err(Unreadable("there are bytes behind the end")),
         }
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(of(packet(0, &[1, 0])), hello(1, 0));
         assert_eq!(of(packet(0, &[])), Ok(None), "it acknowledges");
         assert_eq!(of(packet(1, &[1, 0])), Ok(None), "it is a frame");
-        assert_eq!(of(packet(0, &[0, 0])), Err(("attempt to begin a lane is 0", 2)));
+        assert_eq!(of(packet(0, &[0, 0])), Err(("attempt of a hello is 0", 2)));
         assert_eq!(of(packet(0, &[1])), Err(("it ends early", 1)));
         assert_eq!(of(packet(0, &[0x81, 0])), Err(("a number is padded", 2)));
         assert_eq!(of(packet(0, &[1, 0, 0])), Err(("there are bytes behind the end", 2)));
