@@ -217,7 +217,7 @@ impl Life {
         let waiting = WaitReason::default();
         match Clustered::begin(config, cluster, &waiting, stopped, ending)? {
             Some(Begun::One(clustered)) => Ok(Some(*clustered)),
-            Some(Begun::Several(_)) => anyhow::bail!("cell {} is not a cell", self.cell),
+            Some(Begun::Several(_)) => anyhow::bail!("the bucket of cell {} is that of a cluster", self.cell),
             None => Ok(None),
         }
     }
