@@ -217,7 +217,9 @@ impl Life {
         let waiting = WaitReason::default();
         match Clustered::begin(config, cluster, &waiting, stopped, ending)? {
             Some(Begun::One(clustered)) => Ok(Some(*clustered)),
-            Some(Begun::Several(_)) => anyhow::bail!("the bucket of cell {} is that of a cluster", self.cell),
+            Some(Begun::Several(_)) => {
+                anyhow::bail!("the bucket of cell {} is that of a cluster", self.cell)
+            }
             None => Ok(None),
         }
     }

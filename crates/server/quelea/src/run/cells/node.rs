@@ -1,6 +1,7 @@
 //! What all cells of a node have in common: listeners, who is let in, links, HTTP, files and
 //! signals.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,7 +32,7 @@ use crate::run::watch::{self, Ask};
 use crate::run::{Acceptors, Reread, listen, start_acceptors};
 use base::Clock;
 use config::{Config, Loaded};
-use data::Stamps;
+use data::{DataDir, Stamps};
 
 /// A node that serves its cells.
 struct Node<'a> {
@@ -59,6 +60,7 @@ pub(in crate::run) fn serve(
 ) -> anyhow::Result<()> {
     let Several { plan, stops } = several;
     refuse_what_cells_lack(&loaded.config)?;
+    refuse_other_data(&loaded.config.server.data_dir)?;
     let loaded = of_node(loaded);
     let config = &loaded.config;
     let files = Arc::new(FileWatch::new(config));
@@ -126,6 +128,16 @@ fn refuse_what_cells_lack(config: &Config) -> anyhow::Result<()> {
              cluster with `quelea cluster init --cells 1`"
         );
     }
+    Ok(())
+}
+
+/// What a broker without cells has stored is not left aside unseen.
+fn refuse_other_data(directory: &Path) -> anyhow::Result<()> {
+    ensure!(
+        !DataDir::journal_path_in(directory, 0).exists(),
+        "server.data_dir: {} has the data of a broker without cells; use another directory",
+        directory.display()
+    );
     Ok(())
 }
 

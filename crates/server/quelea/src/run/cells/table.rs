@@ -28,6 +28,13 @@ struct Cell {
     serving: Option<Serving>,
 }
 
+/// Where a cell is.
+enum Found {
+    Here(Serving),
+    /// On this node, which is active for it with this epoch.
+    There(String, u64),
+}
+
 /// A cell that this node is active for.
 #[derive(Clone)]
 pub(in crate::run) struct Serving {
@@ -83,6 +90,25 @@ impl Table {
     pub(super) fn tell_workers(&self, item: impl Fn() -> Item) {
         for (_, serving) in self.all_serving() {
             serving.mailboxes.iter().for_each(|mailbox| mailbox.put(item()));
+        }
+    }
+
+    /// Where clients of the cell go on. None: no node serves them now.
+    fn find(&self, cell: u16) -> Option<Found> {
+        let state = self.lock(cell);
+        if let Some(serving) = &state.serving {
+            return Some(Found::Here(serving.clone()));
+        }
+        let (node, epoch) = state.owner.clone().filter(|(node, _)| *node != self.node)?;
+        Some(Found::There(node, epoch))
+    }
+
+    /// A cell for a client without a client id: one that is here, if there is one.
+    fn find_any(&self, turn: usize) -> Option<u16> {
+        let here = self.all_serving();
+        match here.get(turn % here.len().max(1)) {
+            Some((cell, _)) => Some(*cell),
+            None => (0..self.cells.len() as u16).find(|cell| self.find(*cell).is_some()),
         }
     }
 
@@ -148,22 +174,81 @@ impl Entrance {
     }
 
     fn way_to(&self, cell: u16) -> Option<Way> {
-        let state = self.table.lock(cell);
-        if let Some(serving) = &state.serving {
-            let next = self.next.fetch_add(1, Ordering::Relaxed) % serving.acceptors.len();
-            return Some(Way::Here(serving.acceptors[next].clone()));
+        match self.table.find(cell)? {
+            Found::Here(serving) => {
+                let next = self.next.fetch_add(1, Ordering::Relaxed) % serving.acceptors.len();
+                Some(Way::Here(serving.acceptors[next].clone()))
+            }
+            Found::There(node, epoch) => {
+                Some(Way::There(Relay { links: self.links.clone(), cell, node, epoch }))
+            }
         }
-        let (node, epoch) = state.owner.clone().filter(|(node, _)| *node != self.table.node)?;
-        Some(Way::There(Relay { links: self.links.clone(), cell, node, epoch }))
     }
 
-    /// Of a cell that is here, if there is one.
     fn way_to_any(&self) -> Option<Way> {
-        let here = self.table.all_serving();
-        let next = self.next.fetch_add(1, Ordering::Relaxed);
-        match here.get(next % here.len().max(1)) {
-            Some((cell, _)) => self.way_to(*cell),
-            None => (0..self.table.cells.len() as u16).find_map(|cell| self.way_to(cell)),
+        self.way_to(self.table.find_any(self.next.fetch_add(1, Ordering::Relaxed))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::acceptor::poll_and_mailbox;
+
+    fn serving(epoch: u64) -> Serving {
+        let (_, acceptor) = poll_and_mailbox().unwrap();
+        let (mailboxes, metrics) = (Arc::new([]), Arc::new(String::new));
+        Serving { epoch, mailboxes, acceptors: vec![acceptor], metrics }
+    }
+
+    fn found(table: &Table, cell: u16) -> String {
+        match table.find(cell) {
+            None => "nowhere".to_owned(),
+            Some(Found::Here(serving)) => format!("here {}", serving.epoch),
+            Some(Found::There(node, epoch)) => format!("{node} {epoch}"),
         }
+    }
+
+    #[test]
+    fn a_cell_is_where_it_serves_and_not_where_it_is_about_to() {
+        let table = Table::new("n1", Homes::new(3, 0, 2));
+        assert!(table.why_not_ready().is_some());
+        assert_eq!((found(&table, 1), table.find_any(0)), ("nowhere".to_owned(), None));
+        table.set_owner(1, Some(("n2".to_owned(), 4)));
+        assert_eq!((found(&table, 1), table.find_any(7)), ("n2 4".to_owned(), Some(1)));
+        assert_eq!(table.why_not_ready(), None);
+        // This node has the lease, and does not serve yet.
+        table.set_owner(2, Some(("n1".to_owned(), 5)));
+        assert_eq!(found(&table, 2), "nowhere");
+        table.set_serving(2, Some(serving(5)));
+        assert_eq!((found(&table, 2), table.find_any(7)), ("here 5".to_owned(), Some(2)));
+        assert!(table.serving(2, 5).is_some() && table.serving(2, 4).is_none());
+        assert!(table.serving(3, 5).is_none(), "there is no such cell");
+        // Its lease is gone before its last client is.
+        table.set_owner(2, Some(("n3".to_owned(), 6)));
+        table.set_serving(2, None);
+        assert_eq!(found(&table, 2), "n3 6");
+    }
+
+    #[test]
+    fn clients_without_a_client_id_are_spread_over_the_cells_that_are_here() {
+        let table = Table::new("n1", Homes::new(4, 0, 2));
+        table.set_owner(0, Some(("n2".to_owned(), 1)));
+        table.set_serving(1, Some(serving(1)));
+        table.set_serving(3, Some(serving(1)));
+        let chosen: Vec<_> = (0..4).map(|turn| table.find_any(turn)).collect();
+        assert_eq!(chosen, [Some(1), Some(3), Some(1), Some(3)]);
+    }
+
+    #[test]
+    fn each_change_makes_another_version() {
+        let table = Table::new("n1", Homes::new(2, 0, 2));
+        let version = || table.version.load(Ordering::Acquire);
+        let mut seen = vec![version()];
+        table.set_owner(0, None);
+        seen.push(version());
+        table.set_serving(0, Some(serving(1)));
+        seen.push(version());
+        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
     }
 }
