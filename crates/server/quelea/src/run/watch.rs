@@ -559,7 +559,10 @@ impl Ticker {
                 }
                 std::thread::park_timeout(guard.interval());
             }
-            upkeep.clock_watch.note();
+            // Another node may have the role: nothing of this one is stored any more.
+            if member.as_ref().is_none_or(|member| !member.acting.is_lost()) {
+                upkeep.clock_watch.note();
+            }
         });
         Self { thread }
     }

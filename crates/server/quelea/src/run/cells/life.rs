@@ -342,6 +342,7 @@ impl Life {
             self.cell,
             Some(Serving {
                 epoch,
+                acting: clustered.member.acting.clone(),
                 mailboxes: mailboxes.clone(),
                 acceptors: acceptors.mailboxes.clone(),
                 metrics: parts.metrics_by(metrics::of_cell),

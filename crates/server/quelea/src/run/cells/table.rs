@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use broker::{Homes, Shared};
 
 use super::links::NodeLinks;
-use crate::cluster::Owner;
+use crate::cluster::{Acting, Owner};
 use crate::http::Metrics;
 use crate::run::acceptor::{AcceptorMailbox, Entered};
 use crate::run::mailbox::{Item, Mailbox};
@@ -39,6 +39,7 @@ enum Found {
 #[derive(Clone)]
 pub(in crate::run) struct Serving {
     pub(in crate::run) epoch: u64,
+    pub(in crate::run) acting: Acting,
     /// Of its workers.
     pub(in crate::run) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(in crate::run) acceptors: Vec<Arc<AcceptorMailbox>>,
@@ -96,7 +97,8 @@ impl Table {
     /// Where clients of the cell go on. None: no node serves them now.
     fn find(&self, cell: u16) -> Option<Found> {
         let state = self.lock(cell);
-        if let Some(serving) = &state.serving {
+        // A cell whose lease has run out lets nobody in: another node may have it soon.
+        if let Some(serving) = state.serving.as_ref().filter(|serving| serving.acting.is_held()) {
             return Some(Found::Here(serving.clone()));
         }
         let (node, epoch) = state.owner.clone().filter(|(node, _)| *node != self.node)?;
@@ -105,9 +107,10 @@ impl Table {
 
     /// A cell for a client without a client id: one that is here, if there is one.
     fn find_any(&self, turn: usize) -> Option<u16> {
-        let here = self.all_serving();
+        let is_here = |cell: &u16| matches!(self.find(*cell), Some(Found::Here(_)));
+        let here: Vec<u16> = (0..self.cells.len() as u16).filter(is_here).collect();
         match here.get(turn % here.len().max(1)) {
-            Some((cell, _)) => Some(*cell),
+            Some(cell) => Some(*cell),
             None => (0..self.cells.len() as u16).find(|cell| self.find(*cell).is_some()),
         }
     }
@@ -193,12 +196,15 @@ impl Entrance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::boot_ms;
     use crate::run::acceptor::poll_and_mailbox;
 
     fn serving(epoch: u64) -> Serving {
         let (_, acceptor) = poll_and_mailbox().unwrap();
         let (mailboxes, metrics) = (Arc::new([]), Arc::new(String::new));
-        Serving { epoch, mailboxes, acceptors: vec![acceptor], metrics }
+        let acting = Acting::default();
+        acting.set(boot_ms() + 60_000);
+        Serving { epoch, acting, mailboxes, acceptors: vec![acceptor], metrics }
     }
 
     fn found(table: &Table, cell: u16) -> String {
@@ -224,6 +230,12 @@ mod tests {
         assert_eq!((found(&table, 2), table.find_any(7)), ("here 5".to_owned(), Some(2)));
         assert!(table.serving(2, 5).is_some() && table.serving(2, 4).is_none());
         assert!(table.serving(3, 5).is_none(), "there is no such cell");
+        // Its lease runs out, and comes back.
+        let acting = table.serving(2, 5).unwrap().acting;
+        acting.set(0);
+        assert_eq!((found(&table, 2), table.find_any(7)), ("nowhere".to_owned(), Some(1)));
+        acting.set(boot_ms() + 60_000);
+        assert_eq!(found(&table, 2), "here 5");
         // Its lease is gone before its last client is.
         table.set_owner(2, Some(("n3".to_owned(), 6)));
         table.set_serving(2, None);
