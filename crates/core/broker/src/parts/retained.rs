@@ -9,6 +9,7 @@ use topic::{Child, Cursor, has_wildcard};
 use crate::parts::effects::Effects;
 use crate::parts::packed::Kept;
 use crate::words::ledger::OwnerCharges;
+use crate::words::name::is_of_broker;
 use crate::words::record_location::RecordLocation;
 use crate::{Mail, Name, Quota, RetainedQuery, Scope, ShardId};
 
@@ -282,5 +283,5 @@ fn count(topic: Name<'_>, messages: i64, bytes: i64, effects: &Effects) {
 }
 
 fn is_own(topic: &str) -> bool {
-    topic.starts_with("$SYS/")
+    is_of_broker(topic.as_bytes())
 }

@@ -12,6 +12,7 @@ use topic::{
 
 use crate::parts::stream_index::{Asking, Places, StreamIndex};
 use crate::parts::work::{Task, Work};
+use crate::words::name::is_of_broker;
 use crate::words::stream_set::StreamSet;
 use crate::{Name, ShardId, Shared};
 
@@ -108,6 +109,12 @@ impl Audience {
         let version = shared.interest.version();
         if self.interest_version != version {
             self.interested = shared.interest.shards(&self.topic);
+            // What the broker says of itself stays in its cell.
+            if shared.homes.has_other_cells() && is_of_broker(&self.topic) {
+                let own = shared.homes.own_mask();
+                self.interested.wants &= own;
+                self.interested.promises &= own;
+            }
             self.may_be_streamed = streams.may_match(&self.topic);
             self.interest_version = version;
         }

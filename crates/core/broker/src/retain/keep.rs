@@ -21,6 +21,7 @@ use crate::words::asked::Asked;
 use crate::words::clearing::frees_room;
 use crate::words::expected::Expected;
 use crate::words::ledger::NOBODY;
+use crate::words::name::is_of_broker;
 use crate::words::options;
 use crate::words::reasons::reason_of;
 use crate::words::record_location::RecordLocation;
@@ -286,7 +287,9 @@ impl Shard {
             shard: 0,
         };
         if has_wildcard(filter) {
-            for home in 0..self.cx.shared.homes.places() {
+            let homes = self.cx.shared.homes;
+            let of_broker = is_of_broker(filter.as_bytes());
+            for home in 0..if of_broker { homes.shards() } else { homes.places() } {
                 self.ask_page(slot, RetainedQuery { home, ..query.clone() });
             }
         } else {

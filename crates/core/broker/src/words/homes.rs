@@ -106,6 +106,17 @@ impl Homes {
         self.home(((hash as u128 * self.virtual_shards() as u128) >> 64) as u16)
     }
 
+    /// The same among the shards of this cell.
+    pub(crate) const fn own_of(self, hash: u64) -> Home {
+        let shard = ((hash as u128 * self.shards as u128) >> 64) as ShardId;
+        Home { cell: self.cell, shard }
+    }
+
+    /// The shards of this cell, a bit for each.
+    pub(crate) const fn own_mask(self) -> u64 {
+        u64::MAX >> (64 - self.shards as u32)
+    }
+
     const fn home(self, virtual_shard: u16) -> Home {
         Home { cell: virtual_shard / self.shards, shard: virtual_shard % self.shards }
     }

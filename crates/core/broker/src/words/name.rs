@@ -106,6 +106,11 @@ impl<'a, T: ?Sized> Name<'a, T> {
     }
 }
 
+/// Whether a topic or filter is below `$SYS/`, where the broker publishes what it says of itself.
+pub(crate) fn is_of_broker(topic: &[u8]) -> bool {
+    topic.starts_with(b"$SYS/")
+}
+
 impl<'a> Name<'a> {
     /// The topic of a message.
     pub(crate) fn of(message: &'a Message) -> Self {
@@ -118,7 +123,12 @@ impl<'a> Name<'a> {
     }
 
     pub(crate) fn home(self, homes: Homes) -> Home {
-        homes.of(stable_hash(self.scope, &[self.text.as_bytes()]))
+        let hash = stable_hash(self.scope, &[self.text.as_bytes()]);
+        // Each cell has its own of what the broker says of itself.
+        if homes.has_other_cells() && is_of_broker(self.text.as_bytes()) {
+            return homes.own_of(hash);
+        }
+        homes.of(hash)
     }
 
     /// The shard that keeps the session of a client id. Its cell follows from the text alone: it

@@ -190,3 +190,28 @@ fn pages_are_asked_for_again() {
         assert!(stage.topics("reader@0") == expected);
     });
 }
+
+/// Each cell has figures of its own, on the same topics.
+#[test]
+fn what_the_broker_says_of_itself_stays_in_its_cell() {
+    noticing([], |stage| {
+        let topics = ["a", "b", "c", "d"];
+        for cell in 0..3 {
+            stage.sends(&format!("early@{cell}"), "subscribe $SYS/# qos0");
+            stage.texts(&format!("early@{cell}"));
+        }
+        for cell in 0..3 {
+            for topic in topics {
+                stage.says(cell, topic, &format!("of {cell}"));
+            }
+        }
+        for cell in 0..3 {
+            let expected: Vec<_> =
+                topics.iter().map(|topic| format!("$SYS/broker/{topic} of {cell}")).collect();
+            assert_eq!(stage.topics(&format!("early@{cell}")), expected);
+            assert_eq!(stage.retained_for(&format!("late@{cell}"), "$SYS/#"), expected);
+            let one = stage.retained_for(&format!("one@{cell}"), "$SYS/broker/b");
+            assert_eq!(one, [expected[1].as_str()]);
+        }
+    });
+}

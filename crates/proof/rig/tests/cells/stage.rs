@@ -136,6 +136,14 @@ impl Stage {
         self.cells.settle();
     }
 
+    /// The broker says something of itself, in a cell.
+    pub(crate) fn says(&mut self, cell: u16, topic: &str, payload: &str) {
+        let message = broker::sys::message(topic, payload.as_bytes(), true);
+        let lab = &mut self.cells.labs[usize::from(cell)];
+        lab.shards[0].on_publish_command(&message, lab.now_ms);
+        self.cells.settle();
+    }
+
     // What they get.
 
     /// Packets that came since the last look, and `closed` if that is the end.
