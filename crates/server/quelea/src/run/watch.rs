@@ -213,7 +213,7 @@ impl Watch<'_> {
             log_needs_restart(&config::changes::of_restart(self.settings, &fresh.settings));
         }
         self.reload_settings(&read, &mut reloaded);
-        self.reload_namespaces(read.map(|fresh| fresh.config.namespaces), &mut reloaded);
+        self.reload_namespaces(read.map(|fresh| self.namespaces_of(fresh)), &mut reloaded);
         // Behind the namespaces, which streams name.
         if self.config.routing.is_some() {
             self.reload_noted(&Part::Routing, &mut reloaded);
@@ -379,6 +379,21 @@ impl Watch<'_> {
             Some(running) => routing::follow_namespaces(running, &in_force.namespaces),
             None => Ok(()),
         }
+    }
+
+    /// A cell has no other namespaces than those of its start: each cell would number them in its
+    /// own order.
+    fn namespaces_of(&self, fresh: Loaded) -> Vec<Namespace> {
+        let fresh = fresh.config.namespaces;
+        if !self.role_of.is_cell() {
+            return fresh;
+        }
+        if fresh != self.config.namespaces {
+            tracing::error!(
+                "[[namespaces]] cannot be used in a cluster with several cells: ignored; remove it"
+            );
+        }
+        self.config.namespaces.clone()
     }
 
     /// What is to be deleted is suspended first: rules may have messages to send from it.

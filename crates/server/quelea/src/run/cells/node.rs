@@ -119,6 +119,11 @@ fn refuse_what_cells_lack(config: &Config) -> anyhow::Result<()> {
         ("[routing]", config.routing.is_some()),
         ("[[bridges]]", !config.bridges.is_empty()),
         ("[[namespaces]]", !config.namespaces.is_empty()),
+        // Each cell would number the namespaces of its clients in its own order.
+        (
+            "`namespace` or `namespace_from` of a listener",
+            config.listeners.iter().any(|listener| listener.placing.is_used()),
+        ),
         ("[telemetry]", config.telemetry.is_some()),
     ];
     for (what, is_there) in lacking {
@@ -323,5 +328,30 @@ impl Node<'_> {
             let what = part.what();
             tracing::error!(listener, error, "{what} not reloaded; the old ones stay in force");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::{Machine, SourceFile, Sources, load};
+
+    use super::*;
+
+    fn refusal_of(text: &str) -> Option<String> {
+        let file = SourceFile { path: "quelea.toml".into(), text: text.into() };
+        let sources = Sources { file: Some(file), ..Sources::default() };
+        let loaded = load(&sources, &Machine::here()).unwrap();
+        refuse_what_cells_lack(&loaded.config).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn clients_that_may_be_in_another_namespace_are_refused() {
+        let listener = "[[listeners]]\nurl = \"tcp://127.0.0.1:0\"\nallow_anonymous = true\n";
+        assert_eq!(refusal_of(listener), None);
+        let chosen = "namespace_from = [\"username\"]\nnamespace_unknown = \"create\"\n";
+        let why = refusal_of(&format!("{listener}{chosen}")).unwrap();
+        assert!(why.contains("`namespace_from` of a listener cannot be used"), "{why}");
+        let own = "namespace = \"acme\"\nnamespace_unknown = \"create\"\n";
+        assert!(refusal_of(&format!("{listener}{own}")).is_some());
     }
 }
