@@ -254,6 +254,11 @@ impl Lease {
         (self.under_way.is_none() && !is_over).then_some(self.next_at_ms)
     }
 
+    /// It has been read, or found not to be there.
+    pub const fn is_seen(&self) -> bool {
+        self.seen.is_some()
+    }
+
     /// Who has the lease, as far as this node knows. None: nobody, or its holder has not renewed it
     /// in time.
     pub fn owner(&self, now_ms: u64) -> Option<&LeaseValue> {

@@ -189,6 +189,11 @@ impl Node {
         self.lease.value()
     }
 
+    /// The lease has been read, and [`Node::owner`] knows who has it.
+    pub const fn knows_lease(&self) -> bool {
+        self.lease.is_seen()
+    }
+
     /// Who is active, as far as this node knows. None: nobody, or its lease was seen to expire.
     pub fn owner(&self, now_ms: u64) -> Option<&LeaseValue> {
         self.lease.owner(now_ms)

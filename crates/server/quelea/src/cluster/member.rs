@@ -638,7 +638,7 @@ impl Loop {
     /// Whether the lease is held, and the role, are looked at in each turn: what has changed is
     /// reported at once. The rest is reported with the next status.
     fn note_changes(&mut self) {
-        if self.role_of.is_cell() {
+        if self.role_of.is_cell() && self.node.knows_lease() {
             let owner = self.node.owner(boot_ms());
             self.member.owners.set(owner.map(|owner| (owner.holder.node.clone(), owner.epoch)));
         }

@@ -101,29 +101,40 @@ pub(crate) enum RoleNews {
 pub(crate) type HearOwner = Box<dyn Fn(RoleNews) + Send + Sync>;
 
 #[derive(Clone, Default)]
-pub(crate) struct OwnerWatch(Arc<Mutex<(Option<Owner>, Option<HearOwner>)>>);
+pub(crate) struct OwnerWatch(Arc<Mutex<Watched>>);
+
+#[derive(Default)]
+struct Watched {
+    /// The lease has been read. Until then an earlier member of the process may know the owner.
+    is_known: bool,
+    owner: Option<Owner>,
+    hear: Option<HearOwner>,
+}
 
 impl OwnerWatch {
-    /// The present owner is reported at once.
+    /// The present owner is reported at once, if it is known.
     pub(crate) fn hear(&self, hear: HearOwner) {
         let mut watch = self.lock();
-        hear(RoleNews::Owner(watch.0.clone()));
-        watch.1 = Some(hear);
+        if watch.is_known {
+            hear(RoleNews::Owner(watch.owner.clone()));
+        }
+        watch.hear = Some(hear);
     }
 
     pub(super) fn set(&self, owner: Option<Owner>) {
         let mut watch = self.lock();
-        if watch.0 != owner {
-            watch.0.clone_from(&owner);
-            watch.1.iter().for_each(|hear| hear(RoleNews::Owner(owner.clone())));
+        let was_known = std::mem::replace(&mut watch.is_known, true);
+        if !was_known || watch.owner != owner {
+            watch.owner.clone_from(&owner);
+            watch.hear.iter().for_each(|hear| hear(RoleNews::Owner(owner.clone())));
         }
     }
 
     pub(super) fn note_lease_back(&self, epoch: u64) {
-        self.lock().1.iter().for_each(|hear| hear(RoleNews::LeaseBack(epoch)));
+        self.lock().hear.iter().for_each(|hear| hear(RoleNews::LeaseBack(epoch)));
     }
 
-    fn lock(&self) -> MutexGuard<'_, (Option<Owner>, Option<HearOwner>)> {
+    fn lock(&self) -> MutexGuard<'_, Watched> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,3 +219,34 @@ impl data::Replica for Member {
 }
 
 const PUT_FILE_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn an_owner_is_not_reported_before_it_is_known() {
+        let watch = OwnerWatch::default();
+        let (sender, news) = channel();
+        watch.hear(Box::new(move |news| {
+            if let RoleNews::Owner(owner) = news {
+                sender.send(owner).unwrap();
+            }
+        }));
+        assert!(news.try_recv().is_err(), "an earlier member may know it");
+        let owner = Some(("n2".to_owned(), 7));
+        for set in [None, None, owner.clone(), owner.clone()] {
+            watch.set(set);
+        }
+        assert_eq!(news.try_iter().collect::<Vec<_>>(), [None, owner.clone()]);
+        let (sender, news) = channel();
+        watch.hear(Box::new(move |news| {
+            if let RoleNews::Owner(owner) = news {
+                sender.send(owner).unwrap();
+            }
+        }));
+        assert_eq!(news.try_recv(), Ok(owner));
+    }
+}
