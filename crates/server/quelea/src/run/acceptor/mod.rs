@@ -19,7 +19,7 @@ mod refusing;
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::Shared;
@@ -52,8 +52,12 @@ const ENTERED_BYTES: u64 = 4 * 1024;
 /// Enough for the largest part of a handshake.
 const SCRATCH_BYTES: usize = 64 * 1024;
 const EVENTS_MAX: usize = 1024;
-/// Of a ticket: there are 64 acceptors at most.
-const ACCEPTOR_BITS: u32 = 6;
+/// Of a ticket: an acceptor begins fewer arrivals.
+const GENERATION_BITS: u32 = 40;
+
+/// Acceptors of this process up to now. All cells have one authenticator, and each life of a cell
+/// has new acceptors.
+static ACCEPTORS: AtomicU64 = AtomicU64::new(0);
 const WAKER: Token = Token(usize::MAX);
 /// Listeners have the tokens from here on, connections those below.
 const FIRST_LISTENER: usize = 1 << 32;
@@ -96,7 +100,7 @@ pub(super) struct Acceptor {
     /// The mailboxes of all acceptors: the one that listens distributes the connections.
     acceptors: Vec<Arc<AcceptorMailbox>>,
     next_acceptor: usize,
-    /// Its index among the acceptors.
+    /// No other acceptor of this process has had it.
     number: u64,
     listeners: Vec<(BoundListener, Option<Bucket>)>,
     ready: ReadyListeners,
@@ -140,8 +144,7 @@ impl Acceptor {
             .collect();
         Self {
             poll,
-            number: acceptors.iter().position(|other| Arc::ptr_eq(other, &mailbox)).unwrap_or(0)
-                as u64,
+            number: ACCEPTORS.fetch_add(1, Ordering::Relaxed),
             mailbox,
             acceptors,
             next_acceptor: 0,
@@ -234,6 +237,10 @@ impl Acceptor {
         let stage = std::mem::replace(&mut arrival.stage, Stage::Moving);
         match stage {
             Stage::Handshake(handshake) => self.on_handshake(key, handshake),
+            // It is complete, and tries again at its time.
+            Stage::Connect { .. } if self.homeless.contains(&(key, arrival.generation)) => {
+                arrival.stage = stage;
+            }
             Stage::Connect { stream, peer, bytes } => {
                 self.on_connect_bytes(key, stream, peer, bytes)
             }
@@ -261,7 +268,7 @@ impl Acceptor {
 
     /// A number that no other question to the authenticator has.
     fn ticket(&self, generation: u64) -> u64 {
-        generation << ACCEPTOR_BITS | self.number
+        self.number << GENERATION_BITS | generation
     }
 
     fn set(&mut self, key: usize, stage: Stage) {
