@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use broker::cells::wire::FRONT;
@@ -237,13 +238,28 @@ struct Doors {
     listeners: HashMap<String, Arc<Listener>>,
     front: OnceLock<Vec<Arc<AcceptorMailbox>>>,
     next: AtomicUsize,
+    /// When a client of an unknown listener was logged last.
+    unknown_at: Mutex<Option<Instant>>,
 }
+
+/// How often clients of unknown listeners are logged: each client can cause it.
+const UNKNOWN_LOG_EVERY: Duration = Duration::from_secs(10);
 
 impl Doors {
     fn new(table: &Arc<Table>, listeners: Vec<Arc<Listener>>) -> Self {
         let named = listeners.into_iter().map(|listener| (listener.name.clone(), listener));
         let (table, next) = (table.clone(), AtomicUsize::new(0));
-        Self { table, listeners: named.collect(), front: OnceLock::new(), next }
+        let unknown_at = Mutex::default();
+        Self { table, listeners: named.collect(), front: OnceLock::new(), next, unknown_at }
+    }
+
+    fn may_log_unknown(&self) -> bool {
+        let mut last = self.unknown_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|at| at.elapsed() >= UNKNOWN_LOG_EVERY);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
     }
 
     /// What it was before it was to be relayed.
@@ -261,11 +277,13 @@ impl relays::Host for Doors {
         let serving = self.table.serving(cell, epoch).ok_or(relays::Refused::NotOwner)?;
         let name = &client.arrival.listener;
         let Some(listener) = self.listeners.get(name).cloned() else {
-            tracing::warn!(
-                listener = name,
-                "a client of another node came by a listener that this node does not have: use \
-                 the same listeners on all nodes"
-            );
+            if self.may_log_unknown() {
+                tracing::warn!(
+                    listener = name,
+                    "a client of another node came by a listener that this node does not have: use \
+                     the same listeners on all nodes"
+                );
+            }
             return Err(relays::Refused::NotOwner);
         };
         let permit = listener.acquire();
