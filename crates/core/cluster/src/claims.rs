@@ -21,6 +21,9 @@ const TIE_MS: u32 = 150;
 /// A claim that takes longer keeps the node from no other cell: the stream may have no leader.
 const CLAIM_MS_MAX: u64 = 3000;
 
+/// A node that has taken a cell and could not serve it leaves it to others for so long.
+const FAILED_MS: u64 = 10_000;
+
 /// The cells of one node. All its members share it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claims {
@@ -28,18 +31,21 @@ pub struct Claims {
     active: BTreeSet<u16>,
     /// When each claim began.
     claiming: BTreeMap<u16, u64>,
+    /// Cells that this node could not serve when it had them, and since when.
+    failed: BTreeMap<u16, u64>,
 }
 
 impl Claims {
     /// `node`: its name.
     pub fn new(node: &str) -> Self {
-        Self { node: node.to_owned(), active: BTreeSet::new(), claiming: BTreeMap::new() }
+        let (claiming, failed) = (BTreeMap::new(), BTreeMap::new());
+        Self { node: node.to_owned(), active: BTreeSet::new(), claiming, failed }
     }
 
     /// Decides whether the next tick of the member of a cell may take the lease. `is_waiting`: it
     /// lacks something else, as in [`Node::set_waiting`].
     pub fn before_tick(&mut self, cell: u16, node: &mut Node, is_waiting: bool, now_ms: u64) {
-        node.set_claim_delay(self.delay_ms(cell));
+        node.set_claim_delay(self.delay_ms(cell) + self.penalty_ms(cell, now_ms));
         node.set_waiting(is_waiting);
         let may_claim = node.would_claim(now_ms) && self.begin(cell, now_ms);
         node.set_waiting(!may_claim);
@@ -71,6 +77,16 @@ impl Claims {
     pub fn forget(&mut self, cell: u16) {
         self.active.remove(&cell);
         self.claiming.remove(&cell);
+    }
+
+    /// This node has the cell and cannot serve it. Another node may be able to.
+    pub fn note_failed(&mut self, cell: u16, now_ms: u64) {
+        self.failed.insert(cell, now_ms);
+    }
+
+    fn penalty_ms(&self, cell: u16, now_ms: u64) -> u64 {
+        let has_failed = |since_ms: &u64| now_ms.saturating_sub(*since_ms) < FAILED_MS;
+        if self.failed.get(&cell).is_some_and(has_failed) { FAILED_MS } else { 0 }
     }
 
     fn delay_ms(&self, cell: u16) -> u64 {
@@ -115,6 +131,17 @@ mod tests {
         claims.forget(1);
         assert!(claims.begin(2, 1000 + CLAIM_MS_MAX));
         assert_eq!(claims.delay_ms(3) / CLAIM_STEP_MS, 2, "both count");
+    }
+
+    #[test]
+    fn a_cell_that_this_node_could_not_serve_is_left_to_others() {
+        let mut claims = Claims::new("a");
+        claims.note_failed(3, 1000);
+        claims.forget(3);
+        assert_eq!(claims.penalty_ms(3, 1000), FAILED_MS, "its next member waits");
+        assert_eq!(claims.penalty_ms(4, 1000), 0);
+        assert_eq!(claims.penalty_ms(3, 1000 + FAILED_MS - 1), FAILED_MS);
+        assert_eq!(claims.penalty_ms(3, 1000 + FAILED_MS), 0, "nobody else could");
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl ActiveCells {
         CellClaim { cells: self.clone(), cell }
     }
 
+    /// As [`Claims::note_failed`].
+    pub(crate) fn note_failed(&self, cell: u16) {
+        self.lock().note_failed(cell, boot_ms());
+    }
+
     fn lock(&self) -> MutexGuard<'_, Claims> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -352,8 +352,16 @@ fn start_workers(
     let observers = Observers { board, turns, life_cycle, limiter, acting, streams, post };
     let gate = (authenticator, authorizer.as_ref());
     let workers = Workers::start(parts.config(), (restored, mailboxes), observers, gate, *clock)?;
-    workers.wait_until_open(board)?;
-    Ok(workers)
+    match workers.wait_until_open(board, acting.as_ref()) {
+        Ok(()) => Ok(workers),
+        Err(error) => {
+            // A cell begins again in this process: none of its threads may stay.
+            if acting.is_some() {
+                workers.abandon();
+            }
+            Err(error)
+        }
+    }
 }
 
 fn open_broker_control(

@@ -96,6 +96,8 @@ pub(super) struct OfCell {
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) authenticator: Arc<Authenticator>,
     pub(super) authorizer: Option<Arc<Authorizer>>,
+    /// Its node looks whether they change.
+    pub(super) rule_files: Arc<RuleFiles>,
 }
 
 /// Who is let in.
@@ -135,14 +137,14 @@ impl Parts {
         let Ground { directory, stamps, homes, journals, workers, decoy_secret, .. } = ground;
         let config = &loaded.config;
         let settings = limits::of_broker(config);
-        let (shared, gate) = match ground.cell {
+        let (shared, gate, rule_files) = match ground.cell {
             None => {
                 let gate = Gate::make(config, (stamps, decoy_secret), clock)?;
-                (Shared::new(settings, homes, u64::from_le_bytes(random())), gate)
+                (Shared::new(settings, homes, u64::from_le_bytes(random())), gate, Arc::default())
             }
-            Some(OfCell { epoch, seed, limiter, authenticator, authorizer }) => {
+            Some(OfCell { epoch, seed, limiter, authenticator, authorizer, rule_files }) => {
                 let gate = Gate { limiter, authenticator, authorizer };
-                (Shared::of_cell(settings, homes, epoch, seed), gate)
+                (Shared::of_cell(settings, homes, epoch, seed), gate, rule_files)
             }
         };
         let Gate { limiter, authenticator, authorizer } = gate;
@@ -164,7 +166,7 @@ impl Parts {
             clock,
             authenticator,
             authorizer,
-            rule_files: Arc::default(),
+            rule_files,
             namespaces: Arc::new(namespaces),
             configured,
             limiter,

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use broker::{Rules, Shard, ShardId, Shared};
 use driver::{DriverParts, IncomingRoom};
 
@@ -128,12 +128,17 @@ impl Workers {
         self.threads.len()
     }
 
-    /// Waits until what recovery found is durable, and the journals take more.
+    /// Waits until what recovery found is durable, and the journals take more. `acting`: the right
+    /// to act, in a cluster.
     ///
     /// # Errors
     ///
-    /// When a journal cannot be written to.
-    pub(super) fn wait_until_open(&self, board: &JournalBoard) -> anyhow::Result<()> {
+    /// When a journal cannot be written to, or the right to act is lost: no journal opens then.
+    pub(super) fn wait_until_open(
+        &self,
+        board: &JournalBoard,
+        acting: Option<&Acting>,
+    ) -> anyhow::Result<()> {
         let mut missing = if self.has_journals { self.threads.len() } else { 0 };
         while missing > 0 {
             match self.phases.recv_timeout(WAITING_INTERVAL) {
@@ -143,6 +148,10 @@ impl Workers {
                 }
                 Ok(Phase::Quiet) => {}
                 Err(RecvTimeoutError::Timeout) => {
+                    ensure!(
+                        !acting.is_some_and(Acting::is_lost),
+                        "another node took over before the logs were open"
+                    );
                     let full = board.states().filter(|state| *state == JournalState::Full).count();
                     tracing::warn!(
                         workers = missing,
@@ -265,6 +274,28 @@ pub(super) mod tests {
 
     use super::*;
     use config::Machine;
+
+    #[test]
+    fn logs_are_not_waited_for_once_the_right_to_act_is_lost() {
+        let (workers, mailboxes) = idle_workers(1);
+        drop(workers);
+        let (_phase_sender, phases) = channel();
+        let workers = Workers {
+            pool: Arc::new(WorkerPool::new(&mailboxes)),
+            mailboxes,
+            line_pace: Arc::default(),
+            threads: vec![std::thread::spawn(|| {})],
+            phases,
+            has_journals: true,
+            shutdown_grace: Duration::ZERO,
+        };
+        let acting = Acting::default();
+        acting.lose();
+        let board = JournalBoard::new(1, crate::http::Health::new());
+        let error = workers.wait_until_open(&board, Some(&acting)).unwrap_err();
+        assert!(error.to_string().contains("another node took over"), "{error}");
+        workers.abandon();
+    }
 
     /// So many workers with a shard each, which no thread drives.
     pub(crate) fn idle_workers(count: u16) -> (Vec<Worker>, Arc<[Arc<Mailbox>]>) {

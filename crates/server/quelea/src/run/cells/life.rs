@@ -26,7 +26,7 @@ use crate::run::servers::HttpServers;
 use crate::run::service::ServiceManager;
 use crate::run::store::Store;
 use crate::run::unwritten::Unwritten;
-use crate::run::watch::{Ask, Upkeep};
+use crate::run::watch::{Ask, Upkeep, Watch};
 use crate::run::workers::{self, Workers};
 use crate::run::{Reread, Running, Shards, clock, node, restore, start_acceptors, start_workers};
 use base::Clock;
@@ -58,6 +58,8 @@ pub(super) struct Life {
 #[derive(Default)]
 pub(super) struct Requests {
     is_stopping: Arc<AtomicBool>,
+    /// Settings may be others than at the start of the node.
+    has_reloaded: AtomicBool,
     present: Mutex<Present>,
 }
 
@@ -91,6 +93,9 @@ impl Requests {
     }
 
     pub(super) fn put(&self, turn: Turn) {
+        if matches!(turn, Turn::Reload) {
+            self.has_reloaded.store(true, Ordering::SeqCst);
+        }
         if let Present::Living { turn: to, .. } = &*self.lock() {
             let _ = to.send(turn);
         }
@@ -186,7 +191,12 @@ impl Life {
         self.follow_owner(&clustered.member);
         let (epoch, journals) = match self.wait(&clustered) {
             Some(Ok(taken)) => taken,
-            Some(Err(end)) => return Ok(Some(end)),
+            Some(Err(end)) => {
+                if let End::Failed(_) = &end {
+                    self.active.note_failed(self.cell);
+                }
+                return Ok(Some(end));
+            }
             None => {
                 self.release(&clustered.member, &clustered);
                 return Ok(None);
@@ -196,6 +206,7 @@ impl Life {
             Ok(started) => started,
             // Another node may be able to.
             Err(error) => {
+                self.active.note_failed(self.cell);
                 self.links.close_cell(self.cell, epoch);
                 self.release(&clustered.member, &clustered);
                 return Err(error);
@@ -305,6 +316,7 @@ impl Life {
             limiter: gate.limiter.clone(),
             authenticator: gate.authenticator.clone(),
             authorizer: gate.authorizer.clone(),
+            rule_files: gate.rule_files.clone(),
         };
         let ground = Ground {
             directory: Some(store.data().path()),
@@ -330,38 +342,71 @@ impl Life {
         reread: &Reread<'_>,
     ) -> anyhow::Result<Option<End>> {
         let Started { running, workers, upkeep, epoch, _store } = started;
+        match self.serve_clients(clustered, (&running, epoch), (&workers, upkeep), reread) {
+            Ok(None) => self.stop(clustered, workers, epoch),
+            Ok(Some(end)) => {
+                self.links.close_cell(self.cell, epoch);
+                workers.abandon();
+                Ok(Some(end))
+            }
+            // Another node may be able to.
+            Err(error) => {
+                self.active.note_failed(self.cell);
+                self.stop(clustered, workers, epoch)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns what has ended the role; `None`: it is to be given back. From then on no client is
+    /// let in.
+    fn serve_clients(
+        &self,
+        clustered: &Clustered,
+        (running, epoch): (&Running, u64),
+        (workers, upkeep): (&Workers, Upkeep),
+        reread: &Reread<'_>,
+    ) -> anyhow::Result<Option<End>> {
         let parts = &running.parts;
         let is_stopping = Arc::new(AtomicBool::new(false));
         let (mailboxes, lines) = (&workers.mailboxes, &workers.line_pace);
         let context = parts.acceptor_context(mailboxes, lines, &is_stopping, None)?;
         let acceptors = start_acceptors(parts.config(), Vec::new(), &context)?;
-        let files = upkeep.files.clone();
-        let watch = running.watch(&workers, &acceptors, &[], (reread, files), self.role_of)?;
-        parts.health.set_ready();
-        self.table.set_serving(
-            self.cell,
-            Some(Serving {
-                epoch,
-                acting: clustered.member.acting.clone(),
-                mailboxes: mailboxes.clone(),
-                acceptors: acceptors.mailboxes.clone(),
-                metrics: parts.metrics_by(metrics::of_cell),
-            }),
-        );
+        let files = (reread, upkeep.files.clone());
+        let watch = running.watch(workers, &acceptors, &[], files, self.role_of);
+        let serving = Serving {
+            epoch,
+            acting: clustered.member.acting.clone(),
+            mailboxes: mailboxes.clone(),
+            acceptors: acceptors.mailboxes.clone(),
+            metrics: parts.metrics_by(metrics::of_cell),
+        };
+        let end = watch.map(|watch| {
+            parts.health.set_ready();
+            self.until_stopped(clustered, (&watch, upkeep), serving)
+        });
+        is_stopping.store(true, Ordering::Release);
+        acceptors.stop();
+        end
+    }
+
+    fn until_stopped(
+        &self,
+        clustered: &Clustered,
+        (watch, upkeep): (&Watch<'_>, Upkeep),
+        serving: Serving,
+    ) -> Option<End> {
+        let epoch = serving.epoch;
+        self.table.set_serving(self.cell, Some(serving));
         clustered.member.order(Order::Serving);
         tracing::info!(cell = self.cell, epoch, "this node serves a cell");
         let mut end = None;
-        watch.until_stopped(asks(&clustered.turns, &mut end), upkeep);
-        drop(watch);
+        // It has begun with the settings of the start of the node.
+        let first = self.requests.has_reloaded.load(Ordering::SeqCst).then_some(Ask::Reload);
+        let asks = first.into_iter().chain(asks(&clustered.turns, &mut end));
+        watch.until_stopped(asks, upkeep);
         self.table.set_serving(self.cell, None);
-        is_stopping.store(true, Ordering::Release);
-        acceptors.stop();
-        if let Some(end) = end {
-            self.links.close_cell(self.cell, epoch);
-            workers.abandon();
-            return Ok(Some(end));
-        }
-        self.stop(clustered, workers, epoch)
+        end
     }
 
     /// Ends in order, and gives the role back. If the lease is lost meanwhile, workers find out

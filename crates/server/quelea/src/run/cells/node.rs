@@ -82,13 +82,14 @@ pub(in crate::run) fn serve(
     let lives = lives(&loaded, &plan, &cells, (&parts, &table, &links));
     let node = Node { parts, table, http: &http, tls: &tls, files, cells, links };
     std::thread::scope(|scope| {
-        let mut threads = Vec::new();
-        for life in &lives {
+        let threads = lives.iter().map(|life| {
             let run = move || base::ending_the_process(|| life.run(reread));
-            let name = format!("cell-{}", life.cell);
-            let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, run);
-            threads.push(thread.context("cannot start a thread")?);
-        }
+            let thread = std::thread::Builder::new().name(format!("cell-{}", life.cell));
+            thread.spawn_scoped(scope, run).context("cannot start a thread")
+        });
+        let threads: anyhow::Result<Vec<_>> = threads.collect();
+        // This function does not return before those that have started have ended.
+        let threads = threads.inspect_err(|_| node.cells.iter().for_each(|cell| cell.stop()))?;
         for url in listeners.urls.iter().cloned().chain(http.urls()) {
             tracing::info!(url, "listening");
         }
