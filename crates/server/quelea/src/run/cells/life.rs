@@ -344,7 +344,9 @@ impl Life {
         let Started { running, workers, upkeep, epoch, _store } = started;
         match self.serve_clients(clustered, (&running, epoch), (&workers, upkeep), reread) {
             Ok(None) => self.stop(clustered, workers, epoch),
+            // Its disk may be at fault: then other nodes go first.
             Ok(Some(end)) => {
+                self.active.note_failed(self.cell);
                 self.links.close_cell(self.cell, epoch);
                 workers.abandon();
                 Ok(Some(end))
