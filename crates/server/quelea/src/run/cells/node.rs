@@ -31,7 +31,7 @@ use crate::run::service::ServiceManager;
 use crate::run::watch::{self, Ask};
 use crate::run::{Acceptors, Reread, listen, start_acceptors};
 use base::Clock;
-use config::{Config, Loaded};
+use config::{Config, Loaded, Machine};
 use data::{DataDir, Stamps};
 
 /// A node that serves its cells.
@@ -43,6 +43,7 @@ struct Node<'a> {
     files: Arc<FileWatch>,
     cells: Vec<Arc<Requests>>,
     links: Arc<NodeLinks>,
+    reread: &'a Reread<'a>,
 }
 
 /// Runs a node of a cluster with several cells until it is requested to stop.
@@ -80,7 +81,7 @@ pub(in crate::run) fn serve(
     stops.hand_over()?;
     let tls = [listeners.tls.clone(), http.tls.clone()].concat();
     let lives = lives(&loaded, &plan, &cells, (&parts, &table, &links));
-    let node = Node { parts, table, http: &http, tls: &tls, files, cells, links };
+    let node = Node { parts, table, http: &http, tls: &tls, files, cells, links, reread };
     std::thread::scope(|scope| {
         let threads = lives.iter().map(|life| {
             let run = move || base::ending_the_process(|| life.run(reread));
@@ -150,9 +151,25 @@ fn refuse_other_data(directory: &Path) -> anyhow::Result<()> {
 /// The configuration of the node and its listeners.
 fn of_node(loaded: &Loaded) -> Arc<Loaded> {
     let mut own = loaded.clone();
+    let limits = &mut own.config.limits;
     // Groups do not cross cells yet.
-    own.config.limits.shared_available = false;
+    limits.shared_available = false;
+    let possible = possible_connections(limits.connections_max, Machine::here().open_files_max);
+    if limits.connections_max != possible {
+        limits.connections_max = possible;
+        tracing::info!(
+            value = possible,
+            "limits.connections_max reduced: a relayed client takes two open files (ulimit -Hn)"
+        );
+    }
     Arc::new(own)
+}
+
+/// A client of another node takes two open files: its relay has one, and the cell the other one.
+/// Files and connections of the node's own need some as well.
+fn possible_connections(connections_max: u32, open_files_max: Option<u64>) -> u32 {
+    let possible = open_files_max.map(|files| u32::try_from(files / 5 * 2).unwrap_or(u32::MAX));
+    possible.map_or(connections_max, |possible| connections_max.min(possible.max(1)))
 }
 
 /// The configuration of a cell: its names and its directory, and nothing that the node does.
@@ -261,6 +278,7 @@ fn start_front(
 ) -> anyhow::Result<Acceptors> {
     let config = parts.config();
     let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
+    parts.live.set_line_pace(line_pace.clone());
     let entrance = Some(Arc::new(entrance));
     let context = parts.acceptor_context(&Arc::default(), &line_pace, is_stopping, entrance)?;
     start_acceptors(config, bound, &context)
@@ -294,6 +312,10 @@ impl Node<'_> {
         let parts = [Part::Passwords, Part::Registries, Part::Bans, Part::ApiUsers];
         for part in parts.into_iter().chain(listeners) {
             self.reload_part(&part);
+        }
+        let read = (self.reread)();
+        if let Err(error) = read.and_then(|fresh| self.parts.live.reload(&fresh.settings)) {
+            tracing::error!(%error, "settings not reloaded; the old ones stay");
         }
         if let Err(error) = self.links.reload() {
             let error = format!("{error:#}");
@@ -334,7 +356,7 @@ impl Node<'_> {
 
 #[cfg(test)]
 mod tests {
-    use config::{Machine, SourceFile, Sources, load};
+    use config::{SourceFile, Sources, load};
 
     use super::*;
 
@@ -354,5 +376,12 @@ mod tests {
         assert!(why.contains("`namespace_from` of a listener cannot be used"), "{why}");
         let own = "namespace = \"acme\"\nnamespace_unknown = \"create\"\n";
         assert!(refusal_of(&format!("{listener}{own}")).is_some());
+    }
+
+    #[test]
+    fn relayed_clients_have_open_files_left() {
+        assert_eq!(possible_connections(1000, None), 1000);
+        assert_eq!(possible_connections(1000, Some(1_000_000)), 1000);
+        assert_eq!(possible_connections(960, Some(1024)), 408);
     }
 }
