@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -14,7 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from broker import PATIENCE_SECS, ROOT, eventually
-from wire import Peer
+from wire import CONNACK, Peer, connect
 
 sys.path.insert(0, str(ROOT / "tests/cluster"))
 
@@ -25,6 +26,9 @@ from test_cluster_misfits import put  # noqa: E402
 BROKER = os.environ.get("QUELEA_BIN", ROOT / "target/debug/quelea")
 CELLS = 3
 TAKEN_OVER = 0x8E
+SERVER_UNAVAILABLE = 0x88
+# Of a client that waits for an owner of its cell: one in each tenth of 5 s.
+TRIES_MAX = 50
 LEASE_OF_CELL_0 = "$KV.lab-c0-cluster.lease"
 
 
@@ -110,6 +114,13 @@ def client(lab):
 def in_each_cell(lab, prefix):
     """Client ids with their homes in different cells: enough of them are in each."""
     return [f"{prefix}-{number}" for number in range(4 * CELLS)]
+
+
+def relays_refused(lab, node):
+    url = f"http://127.0.0.1:{lab.http_ports[node]}/metrics"
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECS) as answer:
+        name, text = "quelea_relays_refused_total ", answer.read().decode()
+    return int(next(line for line in text.splitlines() if line.startswith(name)).split()[1])
 
 
 def test_what_is_published_anywhere_arrives_everywhere_once_and_in_order(lab, client):
@@ -259,8 +270,17 @@ def test_the_loss_of_a_node_loses_nothing_that_was_acknowledged(lab, client):
     writer = client(others[0], "loss-writer", kept=True)
     writer.publish("loss/a", "before")
     lab.processes.pop(f"node{victim + 1}").send_signal(signal.SIGKILL)
+    refused = relays_refused(lab, others[0])
+    waiting = [Peer(lab.mqtt_ports[others[0]]).send(connect(f"waits-{name}")) for name in names]
     writer.publish("loss/a", "after")
     lab.wait("other owners", lambda: all(n in others for n in lab.owners()) or None)
+    for peer in waiting:
+        # The end: the lost node may have had the CONNECT.
+        answer = peer.recv()
+        assert answer is None or answer[0] == CONNACK and answer[1][1] in {0, SERVER_UNAVAILABLE}
+        peer.close()
+    tries = relays_refused(lab, others[0]) - refused
+    assert tries <= len(names) * TRIES_MAX, "clients without an owner try again at a pace"
     for number, name in enumerate(names):
         one = client(others[number % 2], name, kept=True)
         got = one.payloads(2)
