@@ -84,7 +84,7 @@ pub(crate) enum Begun {
 
 /// What the engine says of the cluster.
 enum Found {
-    One(Reached),
+    One(Box<Reached>),
     Several(ClusterPlan),
 }
 
@@ -125,7 +125,7 @@ async fn reach(
          init` again, it adds what is missing and changes nothing else",
         cluster.name
     );
-    Ok(Found::One(Reached { engine, facts, talk, has_blocks }))
+    Ok(Found::One(Box::new(Reached { engine, facts, talk, has_blocks })))
 }
 
 /// A node that is refused leaves its whole data directory as it is: all shards are looked at before
@@ -168,7 +168,7 @@ impl Clustered {
             Some(Found::Several(plan)) => Ok(Some(Begun::Several(Box::new(plan)))),
             Some(Found::One(reached)) => {
                 let node = (config, cluster, data);
-                let started = Self::start(node, runtime, reached, (is_stopping, role_of, claim))?;
+                let started = Self::start(node, runtime, *reached, (is_stopping, role_of, claim))?;
                 Ok(Some(Begun::One(Box::new(started))))
             }
             None => {
