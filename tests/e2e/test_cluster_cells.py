@@ -186,6 +186,16 @@ def test_a_node_that_lacks_something_is_refused(nats, several, tmp_path):  # noq
 
 def test_commands_that_know_one_cell_only_refuse_several(several, tmp_path):
     directory = tmp_path / "data"
-    for command in (["status"], ["switchover"], ["export", directory], ["import", directory]):
+    for command in (["switchover"], ["export", directory], ["import", directory]):
         refused(cluster(several, *command), "cluster 'plant' has 3 cells: this command does not")
     assert not directory.exists()
+
+
+def test_cells_that_no_node_has_served_say_so(several):
+    done(node(several, "add", "n1", "--link", "h1:7883"))
+    shown = json.loads(done(cluster(several, "status", "--json")))
+    assert [(one["node"], one["is_heard"]) for one in shown["nodes"]] == [("n1", False)]
+    assert [(one["active"], one["lease"]) for one in shown["cells"]] == [(None, None)] * CELLS
+    text = done(cluster(several, "status"))
+    for number in range(CELLS):
+        assert f"cell {number}: no node is active; no node has had the lease\n" in text

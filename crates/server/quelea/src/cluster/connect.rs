@@ -185,6 +185,19 @@ pub(super) async fn read_facts(engine: &Engine) -> anyhow::Result<Record> {
     Ok(Record::read(&read_record(engine).await?)?)
 }
 
+/// The same, for a command line that knows several cells, but is not for one of them alone.
+///
+/// # Errors
+///
+/// The same, and when the name is that of a cell.
+pub(super) async fn read_whole(engine: &Engine) -> anyhow::Result<Record> {
+    let record = read_facts(engine).await?;
+    match record.extent {
+        Extent::Cell { cell, .. } => Err(is_a_cell(engine.names().cluster(), cell)),
+        Extent::One | Extent::Many { .. } => Ok(record),
+    }
+}
+
 /// The same, for a command line that knows clusters with one cell only.
 ///
 /// # Errors
@@ -207,12 +220,14 @@ pub(super) fn refuse_cells(name: &str, record: &Record) -> anyhow::Result<()> {
         Extent::Many { cells, .. } => {
             bail!("cluster '{name}' has {cells} cells: this command does not know several yet")
         }
-        Extent::Cell { cell, .. } => {
-            bail!(
-                "cluster.name: '{name}' is cell {cell} of another cluster; write the name of that"
-            )
-        }
+        Extent::Cell { cell, .. } => Err(is_a_cell(name, cell)),
     }
+}
+
+fn is_a_cell(name: &str, cell: u16) -> anyhow::Error {
+    anyhow::anyhow!(
+        "cluster.name: '{name}' is cell {cell} of another cluster; write the name of that"
+    )
 }
 
 /// The value of the key that names the cluster.

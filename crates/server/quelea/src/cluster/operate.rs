@@ -1,20 +1,20 @@
 //! `quelea cluster`: what operators do with a cluster, from any machine that reaches NATS.
 
+mod cells;
+mod status;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use cluster::{Extent, Record};
 use futures_util::StreamExt as _;
-use serde::Serialize;
-use serde_json::Value;
 
 use super::checks::{self, Allowed};
-use super::engine::{Engine, LEASE_KEY};
+use super::engine::Engine;
 use super::init::{self, Plan};
-use super::lag::{Lag, writer_among};
 use super::nodes::{NODE_EXAMPLES, NodeCommand};
-use super::stream_files::StreamFilesStatus;
 use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
 use super::{connect, export, import};
 use crate::commands::serve::ServeArgs;
@@ -42,7 +42,7 @@ enum ClusterCommand {
         #[command(flatten)]
         demands: Demands,
     },
-    /// Show the role and lag of each node.
+    /// Show the role and lag of each node, and the active node of each cell.
     Status {
         #[command(flatten)]
         common: Common,
@@ -135,7 +135,7 @@ pub fn run(args: &ClusterArgs) -> u8 {
                     init(&engine, (&config, &cluster), *cells, demands).await
                 }
                 ClusterCommand::Node { command } => command.run(&engine).await,
-                ClusterCommand::Status { json, .. } => status(&engine, *json).await,
+                ClusterCommand::Status { json, .. } => status::run(&engine, *json).await,
                 ClusterCommand::Switchover { node, .. } => {
                     switch_over(&engine, node.as_deref()).await
                 }
@@ -194,157 +194,12 @@ async fn init(
     Ok(())
 }
 
-/// What `status` shows.
-#[derive(Serialize)]
-struct Shown {
-    /// The node with the lease.
-    active: Option<String>,
-    epoch: u64,
-    is_released: bool,
-    nodes: Vec<ShownNode>,
-    streams: Vec<ShownStream>,
-}
-
-#[derive(Serialize)]
-struct ShownNode {
-    #[serde(flatten)]
-    status: NodeStatus,
-    /// Of the shard that is furthest behind.
-    #[serde(flatten)]
-    lag: Lag,
-    /// By shard; empty for the node that writes.
-    lags: Vec<Lag>,
-}
-
-#[derive(Serialize)]
-struct ShownStream {
-    name: String,
-    leader: String,
-    first: u64,
-    last: u64,
-    bytes: u64,
-    /// Servers that keep it and have all of it, the leader included.
-    replicas_current: usize,
-    replicas: usize,
-}
-
-async fn status(engine: &Engine, as_json: bool) -> anyhow::Result<()> {
-    connect::read_cluster(engine).await?;
-    let nodes = ask_all(engine, &Question::Status).await?;
-    let lease = engine.get(LEASE_KEY).await?;
-    let lease: Option<cluster::LeaseValue> =
-        lease.and_then(|(_, value)| serde_json::from_slice(&value).ok());
-    let name = engine.names().stream();
-    let info = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await?;
-    let stream = stream_of(name, &info);
-    let name = engine.names().blocks();
-    // A cluster of an earlier version has none.
-    let blocks = engine.api(&format!("STREAM.INFO.{name}"), Value::Null).await.ok();
-    let blocks = blocks.map(|info| stream_of(name, &info));
-    let shown = Shown {
-        active: lease.as_ref().map(|lease| lease.holder.node.clone()),
-        epoch: lease.as_ref().map_or(0, |lease| lease.epoch),
-        is_released: lease.as_ref().is_some_and(|lease| lease.is_released),
-        nodes: with_lags(nodes, stream.last),
-        streams: [stream].into_iter().chain(blocks).collect(),
-    };
-    let text = match as_json {
-        true => format!("{}\n", serde_json::to_string_pretty(&shown)?),
-        false => table(&shown),
-    };
-    print(text.as_bytes());
-    Ok(())
-}
-
-fn stream_of(name: String, info: &Value) -> ShownStream {
-    let replicas = info["cluster"]["replicas"].as_array().cloned().unwrap_or_default();
-    let is_current = |replica: &&Value| {
-        replica["current"].as_bool() == Some(true) && replica["offline"].as_bool() != Some(true)
-    };
-    ShownStream {
-        name,
-        leader: info["cluster"]["leader"].as_str().unwrap_or("none").to_owned(),
-        first: info["state"]["first_seq"].as_u64().unwrap_or_default(),
-        last: info["state"]["last_seq"].as_u64().unwrap_or_default(),
-        bytes: info["state"]["bytes"].as_u64().unwrap_or_default(),
-        replicas_current: 1 + replicas.iter().filter(is_current).count(),
-        replicas: 1 + replicas.len(),
+/// The engine by the names of each cell. A cluster with one cell has its own names only.
+fn engines_of_cells(engine: &Engine, cluster: &Record) -> Vec<Engine> {
+    match cluster.extent {
+        Extent::Many { cells, .. } => (0..cells).map(|cell| engine.of_cell(cell)).collect(),
+        Extent::One | Extent::Cell { .. } => vec![engine.clone()],
     }
-}
-
-/// How far each node is behind the active one, or behind the stream where there is none.
-fn with_lags(nodes: Vec<NodeStatus>, end: u64) -> Vec<ShownNode> {
-    let active = writer_among(&nodes).cloned();
-    let lagging = |status: NodeStatus| {
-        let writes = active.as_ref().is_some_and(|active| active.node == status.node);
-        let lags = match writes {
-            true => Vec::new(),
-            false => Lag::of_shards(&status, active.as_ref(), end),
-        };
-        ShownNode { status, lag: Lag::worst(&lags), lags }
-    };
-    nodes.into_iter().map(lagging).collect()
-}
-
-fn table(shown: &Shown) -> String {
-    let mut text = format!(
-        "lease: {} with epoch {}{}\n\n",
-        shown.active.as_deref().unwrap_or("nobody"),
-        shown.epoch,
-        if shown.is_released { ", released" } else { "" }
-    );
-    let is_mixed =
-        shown.nodes.windows(2).any(|pair| pair[0].status.config != pair[1].status.config);
-    text.push_str("node              role       version  config    detail\n");
-    for node in &shown.nodes {
-        let NodeStatus { node: name, role, version, config, detail, .. } = &node.status;
-        text.push_str(&format!("{name:17} {role:10} {version:8} {config:9} {detail}\n"));
-        // The stream of all shards is one.
-        if let Some(shard) = node.status.shards.iter().find(|shard| !shard.fault.is_empty()) {
-            text.push_str(&format!("  {}\n", shard.fault));
-        }
-    }
-    if is_mixed {
-        text.push_str("settings of durability or namespaces differ: make them the same\n");
-    }
-    text.push_str(
-        "\nstream                      leader        last message        bytes  replicas\n",
-    );
-    for (place, stream) in shown.streams.iter().enumerate() {
-        text.push_str(&format!(
-            "{:27} {:12} {:13} {:12}  {} of {} current\n",
-            stream.name,
-            stream.leader,
-            stream.last,
-            stream.bytes,
-            stream.replicas_current,
-            stream.replicas
-        ));
-        if place > 0 {
-            shown.nodes.iter().for_each(|node| text.push_str(&files_line(&node.status)));
-            continue;
-        }
-        for node in shown.nodes.iter().filter(|node| !node.lags.is_empty()) {
-            let Lag { messages, bytes, seconds } = node.lag;
-            text.push_str(&format!(
-                "  {:25} lag {messages} messages, {bytes} bytes, {seconds:.1} s\n",
-                node.status.node
-            ));
-        }
-    }
-    text
-}
-
-/// How a node's copies of the files of streams are.
-fn files_line(status: &NodeStatus) -> String {
-    let Some(StreamFilesStatus { behind, detail, .. }) = &status.stream_files else {
-        return format!("  {:25} does not copy them: restart the node\n", status.node);
-    };
-    if status.role == "active" && detail.is_empty() {
-        return String::new();
-    }
-    let separator = if detail.is_empty() { "" } else { ": " };
-    format!("  {:25} lag {behind} messages{separator}{detail}\n", status.node)
 }
 
 /// The nodes that run.

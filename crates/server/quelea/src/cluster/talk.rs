@@ -48,6 +48,11 @@ impl NodeStatus {
         has_files && self.shards.iter().all(|shard| shard.has_caught_up)
     }
 
+    /// The active role can be moved to it.
+    pub(super) fn can_take_over(&self) -> bool {
+        self.role == "standby" && self.has_caught_up()
+    }
+
     /// What should fit of all nodes.
     pub(super) fn to_compare(&self) -> Facts {
         let Self { node, version, config, .. } = self;
