@@ -186,7 +186,7 @@ def test_a_node_that_lacks_something_is_refused(nats, several, tmp_path):  # noq
 
 def test_commands_that_know_one_cell_only_refuse_several(several, tmp_path):
     directory = tmp_path / "data"
-    for command in (["switchover"], ["export", directory], ["import", directory]):
+    for command in (["export", directory], ["import", directory]):
         refused(cluster(several, *command), "cluster 'plant' has 3 cells: this command does not")
     assert not directory.exists()
 
@@ -199,3 +199,5 @@ def test_cells_that_no_node_has_served_say_so(several):
     text = done(cluster(several, "status"))
     for number in range(CELLS):
         assert f"cell {number}: no node is active; no node has had the lease\n" in text
+    refused(cluster(several, "switchover", "--cell", 0), "no active node answers")
+    assert done(cluster(several, "drain", "n1")) == "'n1' is not active for any cell\n"

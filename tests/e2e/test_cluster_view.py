@@ -200,6 +200,22 @@ def test_a_planned_switchover_is_no_error(lab):
     assert "switched over" in log and "ERROR" not in log, log
 
 
+def test_a_drain_moves_the_only_cell_once(lab):
+    active = settled(lab)
+    drain = lambda name: lab.operate("drain", name)  # noqa: E731
+    unknown = drain("node9")
+    assert unknown.returncode == 1 and "known nodes: node1, node2, node3" in unknown.stderr
+    standby = f"node{(active + 1) % NODES + 1}"
+    assert drain(standby).stdout == f"'{standby}' is not active\n"
+    assert settled(lab) == active
+    drained = drain(f"node{active + 1}")
+    assert drained.returncode == 0, drained.stderr
+    moved, done = drained.stdout.splitlines()
+    assert moved.startswith(f"'node{settled(lab) + 1}' is active, epoch ")
+    assert done == f"'node{active + 1}' is not active"
+    assert settled(lab) != active
+
+
 def test_switchovers_one_right_after_the_other_end_no_process(lab):
     settled(lab)
     command = [str(part) for part in (QUELEA, "cluster", "switchover", "--config", lab.config(0))]

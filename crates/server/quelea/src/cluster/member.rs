@@ -570,13 +570,12 @@ impl Loop {
         }
         let status = self.member.status();
         let live: Vec<&NodeStatus> = status.live(boot_ms()).collect();
-        let fit = |node: &NodeStatus| node.role == "standby" && node.has_caught_up();
         let chosen = match &to {
             Some(name) if *name == status.own.node => {
                 return refuse(format!("'{name}' is active already"));
             }
             Some(name) => live.iter().find(|node| node.node == *name),
-            None => live.iter().find(|node| fit(node)),
+            None => live.iter().find(|node| node.can_take_over()),
         };
         let Some(chosen) = chosen else {
             let known: Vec<&str> = live.iter().map(|node| node.node.as_str()).collect();
@@ -585,7 +584,7 @@ impl Loop {
                 None => "no standby has caught up; see `quelea cluster status`".to_owned(),
             });
         };
-        if !fit(chosen) {
+        if !chosen.can_take_over() {
             return refuse(format!("'{}' has not caught up or cannot follow", chosen.node));
         }
         let name = chosen.node.clone();

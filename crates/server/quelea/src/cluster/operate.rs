@@ -1,6 +1,7 @@
 //! `quelea cluster`: what operators do with a cluster, from any machine that reaches NATS.
 
 mod cells;
+mod moves;
 mod status;
 
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use super::checks::{self, Allowed};
 use super::engine::Engine;
 use super::init::{self, Plan};
 use super::nodes::{NODE_EXAMPLES, NodeCommand};
-use super::talk::{ASK_TOPIC, NodeStatus, Question, SwitchoverAnswer};
+use super::talk::{ASK_TOPIC, NodeStatus, Question};
 use super::{connect, export, import};
 use crate::commands::serve::ServeArgs;
 use base::{EXIT_FAILURE, EXIT_OK, EXIT_USAGE, complain, print};
@@ -50,12 +51,25 @@ enum ClusterCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Move the active role to another node. Clients are disconnected once.
+    /// Move the active role, or that of a cell, to another node. Its clients are disconnected once.
+    #[command(after_help = SWITCHOVER_EXAMPLES)]
     Switchover {
         #[command(flatten)]
         common: Common,
+        /// The cell to move. A cluster with several cells needs it.
+        #[arg(long, value_name = "N")]
+        cell: Option<u16>,
         /// New active node. Default: any standby that has caught up.
         node: Option<String>,
+    },
+    /// Move all cells for which a node is active to other nodes, one after the other. Clients of
+    /// these cells are disconnected once. The node stays a standby.
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain {
+        #[command(flatten)]
+        common: Common,
+        /// The `cluster.node` of the node.
+        node: String,
     },
     /// Manage the nodes of a cluster with several cells.
     #[command(after_help = NODE_EXAMPLES)]
@@ -87,6 +101,7 @@ impl ClusterCommand {
             Self::Init { common, .. }
             | Self::Status { common, .. }
             | Self::Switchover { common, .. }
+            | Self::Drain { common, .. }
             | Self::Import { common, .. }
             | Self::Export { common, .. } => common,
             Self::Node { command } => command.common(),
@@ -136,9 +151,10 @@ pub fn run(args: &ClusterArgs) -> u8 {
                 }
                 ClusterCommand::Node { command } => command.run(&engine).await,
                 ClusterCommand::Status { json, .. } => status::run(&engine, *json).await,
-                ClusterCommand::Switchover { node, .. } => {
-                    switch_over(&engine, node.as_deref()).await
+                ClusterCommand::Switchover { cell, node, .. } => {
+                    moves::switch_over(&engine, *cell, node.as_deref()).await
                 }
+                ClusterCommand::Drain { node, .. } => moves::drain(&engine, node).await,
                 ClusterCommand::Import { data_dir, .. } => import::run(&engine, data_dir).await,
                 ClusterCommand::Export { data_dir, .. } => {
                     export::run(&engine, &config, data_dir).await
@@ -231,35 +247,6 @@ async fn ask(engine: &Engine, question: &Question) -> anyhow::Result<async_nats:
     Ok(answers)
 }
 
-async fn switch_over(engine: &Engine, to: Option<&str>) -> anyhow::Result<()> {
-    connect::read_cluster(engine).await?;
-    let before = connect::read_lease(engine).await?.map_or(0, |lease| lease.epoch);
-    let question = Question::Switchover { to: to.map(str::to_owned) };
-    let mut answers = ask(engine, &question).await?;
-    let answer = tokio::time::timeout(ANSWER_TIMEOUT, answers.next()).await;
-    let Ok(Some(message)) = answer else {
-        anyhow::bail!("no active node answers; see `quelea cluster status`");
-    };
-    let SwitchoverAnswer { is_accepted, detail } =
-        serde_json::from_slice(&message.payload).context("the answer is malformed")?;
-    anyhow::ensure!(is_accepted, "{detail}");
-    let ends_at = tokio::time::Instant::now() + SWITCHOVER_TIMEOUT;
-    while tokio::time::Instant::now() < ends_at {
-        // It serves only when it says so: having the lease is not enough.
-        let nodes = ask_all(engine, &Question::Status).await.unwrap_or_default();
-        let active = nodes.iter().find(|node| node.role == "active" && node.epoch > before);
-        if let Some(NodeStatus { node, epoch, .. }) = active {
-            anyhow::ensure!(
-                *node == detail,
-                "'{detail}' did not take over in time; '{node}' is active, epoch {epoch}"
-            );
-            print(format!("'{node}' is active, epoch {epoch}\n").as_bytes());
-            return Ok(());
-        }
-    }
-    anyhow::bail!("'{detail}' has not taken over yet; see `quelea cluster status`")
-}
-
 /// The most cells.
 const CELLS: i64 = cluster::CELLS_MAX as i64;
 /// Copies that the engine keeps of a stream.
@@ -267,8 +254,6 @@ const REPLICAS: u8 = 3;
 /// Nodes whose answers are shown.
 const NODES_MAX: usize = 64;
 const ANSWERS_TIMEOUT: Duration = Duration::from_millis(700);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-const SWITCHOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -278,5 +263,17 @@ Examples:
   quelea cluster node add --config /etc/quelea/quelea.toml node-1 --link broker1.example:7883
   quelea cluster status --config /etc/quelea/quelea.toml
   quelea cluster switchover --config /etc/quelea/quelea.toml node-2
+  quelea cluster switchover --config /etc/quelea/quelea.toml --cell 3 node-2
+  quelea cluster drain --config /etc/quelea/quelea.toml node-1  before the node is stopped
   quelea cluster import --config /etc/quelea/quelea.toml /var/lib/quelea-single
   quelea cluster export --config /etc/quelea/quelea.toml /var/lib/quelea-export";
+
+const SWITCHOVER_EXAMPLES: &str = "\
+Examples:
+  quelea cluster switchover --config /etc/quelea/quelea.toml node-2           one cell
+  quelea cluster switchover --config /etc/quelea/quelea.toml --cell 3         several cells
+  quelea cluster switchover --config /etc/quelea/quelea.toml --cell 3 node-2";
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  quelea cluster drain --config /etc/quelea/quelea.toml node-1 && ssh node-1 systemctl stop quelea";
