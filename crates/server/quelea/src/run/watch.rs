@@ -142,6 +142,13 @@ impl Upkeep {
         self.clock_watch.look();
         self.unwritten.look();
     }
+
+    /// If another node may have the role, nothing of this one is stored any more.
+    fn end(&mut self, member: Option<&Member>) {
+        if member.is_none_or(|member| !member.acting.is_lost()) {
+            self.clock_watch.note();
+        }
+    }
 }
 
 /// What of the configuration was taken last.
@@ -574,10 +581,7 @@ impl Ticker {
                 }
                 std::thread::park_timeout(guard.interval());
             }
-            // Another node may have the role: nothing of this one is stored any more.
-            if member.as_ref().is_none_or(|member| !member.acting.is_lost()) {
-                upkeep.clock_watch.note();
-            }
+            upkeep.end(member.as_ref());
         });
         Self { thread }
     }
