@@ -79,9 +79,7 @@ impl Ledger {
     /// Connections of those who have most in them are to be cut until so many bytes are free: of
     /// who has half as much as the first of those that hold too much, or more.
     pub fn cut_largest(&self, bytes: u64) {
-        let unsent = |account: Arc<Account>| account.bytes(MemoryKind::Unsent);
-        let greedy = self.known().into_iter().filter(|account| account.lacks_memory(0));
-        let largest = greedy.map(unsent).max().unwrap_or_default();
+        let largest = self.largest_unsent();
         if largest == 0 {
             // Nobody has looked yet.
             return self.cut_nobody();
@@ -90,7 +88,14 @@ impl Ledger {
         self.to_free.store(bytes, Ordering::Relaxed);
     }
 
-    /// There is enough memory.
+    /// Bytes in the connections of the first of those that hold too much.
+    pub fn largest_unsent(&self) -> u64 {
+        let unsent = |account: Arc<Account>| account.bytes(MemoryKind::Unsent);
+        let greedy = self.known().into_iter().filter(|account| account.lacks_memory(0));
+        greedy.map(unsent).max().unwrap_or_default()
+    }
+
+    /// There is enough memory, or another ledger has those who hold most.
     pub fn cut_nobody(&self) {
         self.cut_from.store(u64::MAX, Ordering::Relaxed);
         self.to_free.store(0, Ordering::Relaxed);

@@ -205,6 +205,10 @@ fn connections_of_the_largest_are_cut_until_enough_is_free() {
     lab.shared.set_memory_left(Memory::Short, 1_000);
     look(&mut lab);
     assert!(greedy.iter().all(|conn| !lab.is_closed(*conn)), "it is not known yet who it is");
+    assert!(lab.shared.ledger.largest_unsent() >= 3 * OWED_EACH);
+    lab.shared.ledger.cut_nobody();
+    look(&mut lab);
+    assert!(greedy.iter().all(|conn| !lab.is_closed(*conn)), "another cell holds more");
     lab.shared.ledger.cut_largest(OWED_EACH + 1);
     look(&mut lab);
     let cut = greedy.iter().filter(|conn| lab.is_closed(**conn)).count();

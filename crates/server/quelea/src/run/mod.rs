@@ -442,7 +442,8 @@ impl Running {
         let checker = checker.context("cannot start a thread")?;
         let tls = [listeners.tls, self.http.tls.clone()].concat();
         let files = upkeep.files.clone();
-        let watch = self.watch(workers, &acceptors, &tls, (reread, files), RoleOf::Process)?;
+        let alone: (_, watch::LargestElsewhere) = (RoleOf::Process, Arc::new(|| 0));
+        let watch = self.watch(workers, &acceptors, &tls, (reread, files), alone)?;
         watch.until_stopped(watch::asks(&mut signals), upkeep);
         if let Some(checker) = &checker {
             checker.stop();
@@ -462,7 +463,7 @@ impl Running {
         acceptors: &Acceptors,
         tls: &'a [(String, Arc<TlsContext>)],
         (reread, files): (&'a Reread<'a>, Arc<FileWatch>),
-        role_of: RoleOf,
+        (role_of, largest_elsewhere): (RoleOf, watch::LargestElsewhere),
     ) -> anyhow::Result<watch::Watch<'a>> {
         let parts = &self.parts;
         let (namespaces, mailboxes) = (&parts.namespaces, &workers.mailboxes);
@@ -497,6 +498,7 @@ impl Running {
             api_authenticator: self.http.api_authenticator.as_deref(),
             tls,
             clock: parts.clock,
+            largest_elsewhere,
             purge: self.purge(workers, acceptors),
         })
     }

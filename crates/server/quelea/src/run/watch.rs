@@ -126,6 +126,7 @@ pub(super) struct Watch<'a> {
     pub(super) in_force: Mutex<InForce>,
     pub(super) reloads: &'a Reloads,
     pub(super) files: Arc<FileWatch>,
+    pub(super) largest_elsewhere: LargestElsewhere,
     /// Has all threads give back what is free of their memory.
     pub(super) purge: Arc<dyn Fn() + Send + Sync>,
 }
@@ -509,6 +510,17 @@ fn log_largest(shared: &Shared) {
     }
 }
 
+/// The memory is that of the process, so those are cut who hold most in any of its cells.
+fn cut_most(shared: &Shared, to_free: u64, largest_elsewhere: &LargestElsewhere) {
+    match shared.ledger.largest_unsent() >= largest_elsewhere() {
+        true => shared.ledger.cut_largest(to_free),
+        false => shared.ledger.cut_nobody(),
+    }
+}
+
+/// Bytes in the connections of who holds most in other cells of the process.
+pub(super) type LargestElsewhere = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// The thread for what is due at intervals.
 struct Ticker {
     thread: std::thread::JoinHandle<()>,
@@ -526,6 +538,7 @@ impl Ticker {
         let history = watch.api_authenticator.map(|_| watch.history.clone());
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
         let (purge, live) = (watch.purge.clone(), watch.live.clone());
+        let largest_elsewhere = watch.largest_elsewhere.clone();
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
@@ -547,7 +560,7 @@ impl Ticker {
                 let is_due = bytes.to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL;
                 if memory != Memory::Enough && is_due {
                     cut_at = Instant::now();
-                    shared.ledger.cut_largest(bytes.to_free);
+                    cut_most(&shared, bytes.to_free, &largest_elsewhere);
                 }
                 if change.counts {
                     mailboxes.iter().for_each(|mailbox| mailbox.put(Item::MemoryLook));

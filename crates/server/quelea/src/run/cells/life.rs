@@ -26,7 +26,7 @@ use crate::run::servers::HttpServers;
 use crate::run::service::ServiceManager;
 use crate::run::store::Store;
 use crate::run::unwritten::Unwritten;
-use crate::run::watch::{Ask, Upkeep, Watch};
+use crate::run::watch::{Ask, LargestElsewhere, Upkeep, Watch};
 use crate::run::workers::{self, Workers};
 use crate::run::{Reread, Running, Shards, clock, node, restore, start_acceptors, start_workers};
 use base::Clock;
@@ -375,10 +375,13 @@ impl Life {
         let context = parts.acceptor_context(mailboxes, lines, &is_stopping, None)?;
         let acceptors = start_acceptors(parts.config(), Vec::new(), &context)?;
         let files = (reread, upkeep.files.clone());
-        let watch = running.watch(workers, &acceptors, &[], files, self.role_of);
+        let (table, cell) = (self.table.clone(), self.cell);
+        let elsewhere: LargestElsewhere = Arc::new(move || table.largest_beside(cell));
+        let watch = running.watch(workers, &acceptors, &[], files, (self.role_of, elsewhere));
         let serving = Serving {
             epoch,
             acting: clustered.member.acting.clone(),
+            shared: parts.shared.clone(),
             mailboxes: mailboxes.clone(),
             acceptors: acceptors.mailboxes.clone(),
             metrics: parts.metrics_by(metrics::of_cell),

@@ -40,6 +40,7 @@ enum Found {
 pub(in crate::run) struct Serving {
     pub(in crate::run) epoch: u64,
     pub(in crate::run) acting: Acting,
+    pub(in crate::run) shared: Arc<Shared>,
     /// Of its workers.
     pub(in crate::run) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(in crate::run) acceptors: Vec<Arc<AcceptorMailbox>>,
@@ -85,6 +86,12 @@ impl Table {
         let has_owner = |cell| self.lock(cell).owner.is_some();
         let none = !(0..self.cells.len() as u16).any(has_owner);
         none.then(|| "no cell has a node yet".to_owned())
+    }
+
+    /// Bytes in the connections of who holds most in another cell of this node.
+    pub(super) fn largest_beside(&self, cell: u16) -> u64 {
+        let others = self.all_serving().into_iter().filter(|(other, _)| *other != cell);
+        others.map(|(_, serving)| serving.shared.ledger.largest_unsent()).max().unwrap_or(0)
     }
 
     /// Tells all workers of all cells that this node is active for.
@@ -204,7 +211,8 @@ mod tests {
         let (mailboxes, metrics) = (Arc::new([]), Arc::new(String::new));
         let acting = Acting::default();
         acting.set(boot_ms() + 60_000);
-        Serving { epoch, acting, mailboxes, acceptors: vec![acceptor], metrics }
+        let shared = Shared::new(broker::Settings::default(), Homes::of_one_cell(1), 1);
+        Serving { epoch, acting, shared, mailboxes, acceptors: vec![acceptor], metrics }
     }
 
     fn found(table: &Table, cell: u16) -> String {
