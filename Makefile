@@ -13,7 +13,7 @@ run: ## build the broker and start it on loopback port 1883 (ARGS='--port 2883' 
 	$(CARGO) run --profile quick -p quelea --bin quelea -- serve $(ARGS)
 
 .PHONY: cluster
-cluster: ## three NATS servers and three brokers on loopback as one cluster, until Ctrl-C
+cluster: ## three NATS servers and three brokers with six cells on loopback, one broker, until Ctrl-C
 	@tests/nats >/dev/null
 	$(CARGO) build --profile quick -p quelea --bin quelea
 	@python3 tests/cluster/cluster.py
