@@ -457,6 +457,11 @@ impl Watch<'_> {
         false
     }
 
+    /// Only the API shows it.
+    fn shown_history(&self) -> Option<Arc<History>> {
+        self.api_authenticator.map(|_| self.history.clone())
+    }
+
     fn note_certificates(&self) {
         for (listener, tls) in self.tls {
             self.certificates.set(listener, tls.certificate());
@@ -534,11 +539,10 @@ impl Ticker {
         let (clock, line_pace, member) =
             (watch.clock, watch.line_pace.clone(), watch.member.cloned());
         let (life_cycle, authenticator) = (watch.life_cycle.clone(), watch.authenticator.clone());
-        // Only the API shows it.
-        let history = watch.api_authenticator.map(|_| watch.history.clone());
+        let history = watch.shown_history();
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
-        let (purge, live) = (watch.purge.clone(), watch.live.clone());
-        let largest_elsewhere = watch.largest_elsewhere.clone();
+        let (purge, live, elsewhere) =
+            (watch.purge.clone(), watch.live.clone(), watch.largest_elsewhere.clone());
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
@@ -560,7 +564,7 @@ impl Ticker {
                 let is_due = bytes.to_free > 0 && cut_at.elapsed() >= CUT_INTERVAL;
                 if memory != Memory::Enough && is_due {
                     cut_at = Instant::now();
-                    cut_most(&shared, bytes.to_free, &largest_elsewhere);
+                    cut_most(&shared, bytes.to_free, &elsewhere);
                 }
                 if change.counts {
                     mailboxes.iter().for_each(|mailbox| mailbox.put(Item::MemoryLook));
