@@ -43,11 +43,12 @@ class Client:
     """A paho client at one of the nodes."""
 
     def __init__(self, lab, node, client_id, *, kept=False, version=paho.MQTTv5, will=None):
-        self.messages, self.ends, self.grants = [], [], []
+        self.messages, self.ends, self.grants, self.done = [], [], [], []
         self.changed = threading.Condition()
         self.paho = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=version)
         self.paho.on_message = lambda _c, _u, message: self._note(self.messages, message)
         self.paho.on_disconnect = lambda _c, _u, _f, reason, _p: self._note(self.ends, reason)
+        self.paho.on_publish = lambda _c, _u, mid, _r, _p: self._note(self.done, mid)
         self.paho.on_subscribe = lambda _c, _u, _mid, codes, _p: self._note(self.grants, codes)
         if will is not None:
             self.paho.will_set(*will)
@@ -80,9 +81,10 @@ class Client:
         return self.grants[-1][0].value
 
     def publish(self, topic, payload, qos=1, retain=False):
+        """Returns behind the acknowledgement. Without a connection the client sends it later."""
         sent = self.paho.publish(topic, payload, qos, retain)
-        sent.wait_for_publish(PATIENCE_SECS)
-        assert sent.is_published()
+        with self.changed:
+            assert self.changed.wait_for(lambda: sent.mid in self.done, 2 * PATIENCE_SECS), topic
 
     def payloads(self, count):
         """Those of the first messages, once there are so many."""
