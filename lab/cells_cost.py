@@ -8,8 +8,6 @@ knows no cells. Each round measures both layouts of a case, one after the other,
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +16,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests/cluster"))
 
 import records  # noqa: E402
-from cluster_cost import NOT_VALID, NOT_VALID_REMARK, TICKS, Alone, cpu_secs  # noqa: E402
+from cluster_cost import NOT_VALID_REMARK, TICKS, Alone, cpu_secs, run_flock  # noqa: E402
 from lab import ROOT, Lab  # noqa: E402
 
 SCENARIO = ROOT / "lab/bench/cells-cost.toml"
@@ -68,26 +66,15 @@ def used_by(lab):
 
 
 def run_case(lab, flock, params, secs):
-    out = lab.directory / "results"
-    command = [flock, "run", SCENARIO, "--broker", lab.address, "--duration", f"{secs}s"]
-    command += [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
     before = used_by(lab)
-    ran = subprocess.run(
-        [*command, "--out", out, "--name", "run", "--quiet"], capture_output=True, text=True
-    )
+    result, latency, is_valid = run_flock(lab, flock, SCENARIO, params, secs)
     after = used_by(lab)
-    if ran.returncode not in (0, NOT_VALID):
-        raise SystemExit(f"flock: {ran.stderr or ran.stdout}")
-    result = json.loads((out / "run.json").read_text())
-    if result["integrity"]["by_qos"][0]["lost"]:
-        raise SystemExit(f"messages were lost: {ran.stdout}")
     count = result["totals"]["acknowledged"]
-    latency = next(it["summary"] for it in result["latencies"] if it["kind"] == "publish_ack")
     figures = {name: (after[name] - before[name]) * 1e6 / count for name in after}
     figures["rate"] = latency["count"] / secs
     figures["puback_p50"] = latency["p50_us"] / 1000
     figures["puback_p99"] = latency["p99_us"] / 1000
-    return figures, ran.returncode == 0
+    return figures, is_valid
 
 
 def measure_idle(lab):
@@ -136,6 +123,8 @@ def main():
         values = [one[key] for one in idle]
         rows.append(records.row({"idle": key}, {"cpu": records.cell(values, "% of a core")}))
     command = f"lab/cells_cost.py --rounds {options.rounds} --secs {options.secs}"
+    if options.bin != parser.get_default("bin"):
+        command += f" --bin {options.bin}"
     found = records.record("cells-cost", command, options.rounds, rows)
     print("\n".join(records.tables(found)))
     if not options.cases:

@@ -101,16 +101,14 @@ def used_by(lab):
     return {name: cpu_secs(process.pid) for name, process in lab.processes.items()}
 
 
-def run_case(lab, flock, params, secs):
-    """Messages per second, us per message by process, latency in ms; and whether it is valid."""
+def run_flock(lab, flock, scenario, params, secs):
+    """Its result, latencies of acknowledgements, and whether it is valid. Nothing may be lost."""
     out = lab.directory / "results"
-    command = [flock, "run", SCENARIO, "--broker", lab.address, "--duration", f"{secs}s"]
+    command = [flock, "run", scenario, "--broker", lab.address, "--duration", f"{secs}s"]
     command += [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
-    before = used_by(lab)
     ran = subprocess.run(
         [*command, "--out", out, "--name", "run", "--quiet"], capture_output=True, text=True
     )
-    after = used_by(lab)
     if ran.returncode == NOT_VALID:
         print(f"latencies are not valid: {ran.stdout.splitlines()[0]}", file=sys.stderr)
     elif ran.returncode != 0:
@@ -118,11 +116,19 @@ def run_case(lab, flock, params, secs):
     result = json.loads((out / "run.json").read_text())
     if result["integrity"]["by_qos"][0]["lost"]:
         raise SystemExit(f"messages were lost: {ran.stdout}")
-    count = result["totals"]["acknowledged"]
     latency = next(it["summary"] for it in result["latencies"] if it["kind"] == "publish_ack")
+    return result, latency, ran.returncode == 0
+
+
+def run_case(lab, flock, params, secs):
+    """Messages per second, us per message by process, latency in ms; and whether it is valid."""
+    before = used_by(lab)
+    result, latency, is_valid = run_flock(lab, flock, SCENARIO, params, secs)
+    after = used_by(lab)
+    count = result["totals"]["acknowledged"]
     costs = [used * 1e6 / count for used in shares(lab, before, after)]
     latencies = [latency["p50_us"] / 1000, latency["p99_us"] / 1000]
-    return [latency["count"] / secs, *costs, *latencies], ran.returncode == 0
+    return [latency["count"] / secs, *costs, *latencies], is_valid
 
 
 def measure_idle(lab):

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use broker::{Name, Shared};
-
 use net::{CertificateInfo, PeerInfo};
 
 use config::CertificateIdentity;
