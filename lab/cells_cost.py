@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What three nodes with six cells cost compared with one node: CPU for each message, by brokers,
-relays, links and NATS, and CPU of an idle cluster. Writes lab/results/cells-cost.json.
+their threads of links (with relays and gateways) and NATS, and CPU of an idle cluster. Writes lab/results/cells-cost.json.
 
 All processes are on this machine, so rates at full speed are those of three machines in one. CPU
 for each message carries over. Clients connect to a node at random, as behind a load balancer that
@@ -28,10 +28,9 @@ CASES = [
     ("persistent sessions, 64 B, 2,000/s", {"rate": "20/s", "expiry": "1h"}),
 ]
 # Threads of a broker, by the begin of their names.
-KINDS = {"relays": "relays", "links": "links", "cells": "gateways"}
+KINDS = {"links": "links"}
 FIGURES = [
-    ("rate", "1/s"), ("brokers", "us"), ("relays", "us"), ("links", "us"), ("gateways", "us"),
-    ("nats", "us"), ("puback_p50", "ms"), ("puback_p99", "ms"),
+    ("rate", "1/s"), ("brokers", "us"), ("links", "us"), ("nats", "us"), ("puback_p50", "ms"), ("puback_p99", "ms"),
 ]  # fmt: skip
 
 

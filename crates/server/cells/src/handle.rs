@@ -2,21 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io;
-use std::sync::mpsc::{self, Sender as Queue};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
 
 use base::Clock;
 use broker::{Mail, Place, ShardId, Shared};
-use links::{Envelope, Sender, Violation};
+use links::Bell;
 
 use crate::figures::Figures;
 use crate::gate::Gate;
-use crate::inbox::Inbox;
 use crate::own::Own;
-use crate::thread::{Command, Thread};
-use crate::way::owned;
+use crate::queue::Queue;
+use crate::task::{Command, Task};
 
 /// What a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +52,7 @@ pub struct Owner {
     pub epoch: u64,
 }
 
-/// The cells of a node. All calls return at once. The thread ends with the last clone.
+/// The cells of a node, for all threads. All calls return at once.
 #[derive(Clone)]
 pub struct Cells {
     inner: Arc<Inner>,
@@ -64,28 +60,20 @@ pub struct Cells {
 
 struct Inner {
     facts: Facts,
-    /// Bounded by what is queued in it: see the limits of this crate.
-    commands: Queue<Command>,
+    queue: Arc<Queue>,
     figures: Arc<Mutex<Vec<Figures>>>,
     /// Of own cells, each with its epoch.
     gates: Mutex<HashMap<u16, (u64, Arc<Gate>)>>,
-    /// Of the present connections, by node and lane.
-    inboxes: Mutex<HashMap<String, HashMap<u8, Arc<Inbox>>>>,
 }
 
 impl Cells {
-    /// # Errors
-    ///
-    /// The thread cannot be started.
-    pub fn start(facts: Facts) -> io::Result<Self> {
-        let (commands, receiver) = mpsc::channel();
+    /// With the part that the handler of the links drives. `bell`: of its poller.
+    pub fn new(facts: Facts, bell: Arc<Bell>) -> (Self, Task) {
+        let queue = Arc::new(Queue::new(bell));
         let figures = Arc::<Mutex<Vec<Figures>>>::default();
-        let thread = Thread::new(&facts, receiver, Arc::clone(&figures));
-        // Without it shards would wait for answers that never come.
-        let run = move || base::ending_the_process(move || thread.run());
-        Builder::new().name("cells".to_owned()).spawn(run)?;
-        let (gates, inboxes) = (Mutex::default(), Mutex::default());
-        Ok(Self { inner: Arc::new(Inner { facts, commands, figures, gates, inboxes }) })
+        let task = Task::new(&facts, Arc::clone(&queue), Arc::clone(&figures));
+        let inner = Inner { facts, queue, figures, gates: Mutex::default() };
+        (Self { inner: Arc::new(inner) }, task)
     }
 
     /// A cell of this node is active from now on. Call it before its shards do anything: until
@@ -133,65 +121,8 @@ impl Cells {
         lock(&self.inner.figures).clone()
     }
 
-    /// The same of [`links::Handler`].
-    pub fn on_connected(&self, node: &str, lane: u8, version: u8, sender: Sender) {
-        let inbox = Arc::new(Inbox::new(node.into(), lane, self.inner.facts.cells));
-        let mut inboxes = lock(&self.inner.inboxes);
-        inboxes.entry(node.to_owned()).or_default().insert(lane, Arc::clone(&inbox));
-        drop(inboxes);
-        self.command(Command::Connected { inbox, version, sender });
-    }
-
-    /// The same of [`links::Handler`], of a packet between cells.
-    ///
-    /// # Errors
-    ///
-    /// No owner of a cell sends it. What else is wrong with it closes the link later.
-    pub fn on_envelope(
-        &self,
-        node: &str,
-        lane: u8,
-        envelope: Envelope<'_>,
-    ) -> Result<(), Violation> {
-        let route = envelope.route;
-        let cells = self.inner.facts.cells;
-        if route.lane != lane || lane >= self.inner.facts.lanes {
-            return Err(Violation(format!(
-                "packet for connection {} on connection {lane}",
-                route.lane
-            )));
-        }
-        if route.from_cell >= cells || route.to_cell >= cells || route.from_cell == route.to_cell {
-            let (from, to) = (route.from_cell, route.to_cell);
-            return Err(Violation(format!("packet of cell {from} for cell {to} of {cells} cells")));
-        }
-        let inboxes = lock(&self.inner.inboxes);
-        let inbox = inboxes.get(node).and_then(|lanes| lanes.get(&lane)).map(Arc::clone);
-        drop(inboxes);
-        let Some(inbox) = inbox else { return Ok(()) };
-        inbox.put(&envelope)?;
-        self.command(Command::Envelope { inbox, envelope: owned(envelope) });
-        Ok(())
-    }
-
-    /// The same of [`links::Handler`].
-    pub fn on_room(&self, node: &str, lane: u8) {
-        self.command(Command::Room { node: node.to_owned(), lane });
-    }
-
-    /// The same of [`links::Handler`].
-    pub fn on_lost(&self, node: &str, lane: u8) {
-        let mut inboxes = lock(&self.inner.inboxes);
-        let inbox = inboxes.get_mut(node).and_then(|lanes| lanes.remove(&lane));
-        drop(inboxes);
-        if let Some(inbox) = inbox {
-            self.command(Command::Lost { inbox });
-        }
-    }
-
     fn command(&self, command: Command) {
-        // The thread runs as long as this handle.
-        let _ = self.inner.commands.send(command);
+        self.inner.queue.put(command);
     }
 }
 

@@ -2,16 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 
 use broker::cells::wire::VERSION;
 use links::{Envelope, SendError, Sender};
 
-use crate::inbox::Inbox;
-
 /// A connection to another node.
 pub(crate) struct Link {
-    pub(crate) inbox: Arc<Inbox>,
     pub(crate) version: u8,
     pub(crate) sender: Sender,
 }
@@ -80,7 +76,7 @@ impl Way<'_> {
 }
 
 /// The same in memory of its own.
-pub(crate) fn owned(envelope: Envelope<'_>) -> Envelope<'static> {
+fn owned(envelope: Envelope<'_>) -> Envelope<'static> {
     let Envelope { version, route, number, received, age_ms, frame } = envelope;
     let frame = Cow::Owned(frame.into_owned());
     Envelope { version, route, number, received, age_ms, frame }

@@ -44,6 +44,7 @@ mod life;
 mod links;
 mod outbox;
 mod peers;
+mod poller;
 mod thread;
 mod tls;
 mod transport;
@@ -55,5 +56,6 @@ pub use links::{
 };
 pub use outbox::{OUTBOX_BYTES_MAX, OUTBOX_PACKETS_MAX, SendError, Sender};
 pub use peers::{Member, RETRY_MS_MAX, RETRY_MS_MIN};
+pub use poller::{Bell, HANDLER_TOKENS, Poller};
 pub use thread::{HANDSHAKE_MS_MAX, HANDSHAKES_MAX, HANDSHAKES_PER_ADDRESS_MAX};
 pub use tls::Files;

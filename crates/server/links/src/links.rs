@@ -4,17 +4,19 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use broker::cells::wire::{Envelope, VERSION, VERSION_MIN, WireError};
+use mio::event::Event;
 use net::TlsError;
 use thiserror::Error;
 
 use crate::hello::{ClusterId, HelloError, Secret};
 use crate::outbox::{Doorbell, SendError, Sender};
 use crate::peers::Member;
+use crate::poller::Poller;
 use crate::thread::{Command, Thread};
 use crate::tls::{Files, Tls};
 
@@ -64,6 +66,18 @@ pub trait Handler: Send {
 
     /// A connection never became a link.
     fn on_failed(&mut self, _origin: &Origin, _why: &Reason) {}
+
+    /// A source that the handler has registered itself ([`Poller::registry`]) has an event.
+    fn on_event(&mut self, _event: &Event) {}
+
+    /// All that has happened was reported. Called before the thread sends what waits, and waits.
+    fn on_turn(&mut self) {}
+
+    /// Until [`Handler::on_turn`] has something to do; none: until something happens. Asked
+    /// before each wait. What other threads ask for later needs a ring ([`Poller::bell`]).
+    fn wait(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// A link that has a connection now.
@@ -140,7 +154,6 @@ pub enum StartError {
 
 /// The links of a node. Dropping it closes them.
 pub struct Links {
-    commands: mpsc::Sender<Command>,
     doorbell: Arc<Doorbell>,
     current: Arc<Current>,
     tls: Arc<Tls>,
@@ -176,16 +189,30 @@ impl Links {
         members: &[Member],
         handler: Box<dyn Handler>,
     ) -> Result<Self, StartError> {
+        Self::start_on(Poller::new()?, options, members, handler)
+    }
+
+    /// The same, with a handler that uses the poller as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`Links::start`].
+    pub fn start_on(
+        poller: Poller,
+        options: Options,
+        members: &[Member],
+        handler: Box<dyn Handler>,
+    ) -> Result<Self, StartError> {
         let tls = Arc::new(Tls::load(&options.files)?);
-        let (current, (commands, receiver)) = (Arc::<Current>::default(), mpsc::channel());
+        let current = Arc::<Current>::default();
         let shared = (Arc::clone(&tls), Arc::clone(&current), handler);
-        let mut thread = Thread::new(options, shared, (commands.clone(), receiver))?;
+        let mut thread = Thread::new(poller, options, shared)?;
         thread.add(members);
         let (doorbell, address) = (thread.doorbell(), thread.local_address());
         // Without it other parts would wait for packets that never come.
         let run = move || base::ending_the_process(move || thread.run());
         let thread = Some(Builder::new().name("links".to_owned()).spawn(run)?);
-        Ok(Self { commands, doorbell, current, tls, address, thread })
+        Ok(Self { doorbell, current, tls, address, thread })
     }
 
     /// Where this node listens.
@@ -195,12 +222,12 @@ impl Links {
 
     /// Adds a member, or changes its address. An existing connection stays.
     pub fn add(&self, member: Member) {
-        self.command(Command::Add(member));
+        self.doorbell.command(Command::Add(member));
     }
 
     /// Closes the links of a member, and refuses it from now on.
     pub fn remove(&self, node: &str) {
-        self.command(Command::Remove(node.to_owned()));
+        self.doorbell.command(Command::Remove(node.to_owned()));
     }
 
     /// Queues an encoded [`Envelope`] on the connection that the link has now. A sender that has to
@@ -224,17 +251,11 @@ impl Links {
     pub fn reload(&self) -> Result<(), TlsError> {
         self.tls.reload()
     }
-
-    fn command(&self, command: Command) {
-        // The thread runs as long as this handle.
-        let _ = self.commands.send(command);
-        self.doorbell.wake();
-    }
 }
 
 impl Drop for Links {
     fn drop(&mut self) {
-        self.command(Command::Stop);
+        self.doorbell.command(Command::Stop);
         if let Some(thread) = self.thread.take() {
             // It ends the process if it panics.
             let _ = thread.join();

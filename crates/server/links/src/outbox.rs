@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::boot_ms;
-use mio::{Token, Waker};
+use mio::Token;
 use thiserror::Error;
 
 use crate::links::Violation;
+use crate::poller::Bell;
+use crate::thread::Command;
 
 /// Bytes of packets that wait on one link; a single packet may be larger. Policy: the sender gets
 /// its packet back, and [`Handler::on_room`](crate::Handler::on_room) once half is sent.
@@ -37,10 +39,12 @@ pub enum SendError {
     Closed(Vec<u8>),
 }
 
-/// Reports to the thread of the links which outboxes have something new.
+/// Reports to the thread of the links what other threads ask for, and which outboxes have
+/// something new.
 pub(crate) struct Doorbell {
+    commands: Mutex<Vec<Command>>,
     marked: Mutex<Vec<Token>>,
-    waker: Waker,
+    bell: Arc<Bell>,
 }
 
 pub(crate) struct Outbox {
@@ -185,32 +189,40 @@ impl Outbox {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
 impl Doorbell {
-    pub(crate) fn new(waker: Waker) -> Self {
-        Self { marked: Mutex::default(), waker }
+    pub(crate) fn new(bell: Arc<Bell>) -> Self {
+        Self { commands: Mutex::default(), marked: Mutex::default(), bell }
     }
 
-    /// Wakes the thread.
-    pub(crate) fn wake(&self) {
-        // It fails only if the counter is full, and then the thread is about to wake.
-        let _ = self.waker.wake();
+    pub(crate) fn command(&self, command: Command) {
+        lock(&self.commands).push(command);
+        self.bell.ring();
+    }
+
+    pub(crate) fn take_commands(&self) -> Vec<Command> {
+        mem::take(&mut *lock(&self.commands))
     }
 
     pub(crate) fn take(&self) -> Vec<Token> {
-        mem::take(&mut *self.marked.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *lock(&self.marked))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.marked).is_empty() && lock(&self.commands).is_empty()
     }
 
     fn ring(&self, token: Token) {
-        let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
-        marked.push(token);
-        if marked.len() == 1 {
-            self.wake();
-        }
+        lock(&self.marked).push(token);
+        self.bell.ring();
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base::boot_ms;
 use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Interest, Poll, Token};
 
 use crate::connection::{Connection, Link, Stage, is_heartbeat};
 use crate::hello::{Agreed, Greeting, Hello, HelloError};
@@ -16,6 +16,7 @@ use crate::life::Life;
 use crate::links::{Connected, Current, Handler, Options, Origin, Reason, StartError};
 use crate::outbox::{Doorbell, Outbox, Sender};
 use crate::peers::{Attempt, LinkName, Member, Peers};
+use crate::poller::{Bell, HANDLER_TOKENS, Poller, WAKER};
 use crate::tls::{self, Tls};
 use crate::transport::{Received, Transport};
 
@@ -44,9 +45,9 @@ pub(crate) struct Thread {
     tls: Arc<Tls>,
     handler: Box<dyn Handler>,
     current: Arc<Current>,
-    commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
     resolver: mpsc::Sender<Attempt>,
     doorbell: Arc<Doorbell>,
+    bell: Arc<Bell>,
     poll: Poll,
     listener: TcpListener,
     /// When to accept again, if that was interrupted.
@@ -67,16 +68,15 @@ struct Buffers {
 
 impl Thread {
     pub(crate) fn new(
+        Poller { poll, bell }: Poller,
         options: Options,
         (tls, current, handler): Shared,
-        commands: (mpsc::Sender<Command>, mpsc::Receiver<Command>),
     ) -> Result<Self, StartError> {
-        let poll = Poll::new()?;
-        let doorbell = Arc::new(Doorbell::new(Waker::new(poll.registry(), WAKER)?));
+        let doorbell = Arc::new(Doorbell::new(Arc::clone(&bell)));
         let mut listener = TcpListener::bind(options.listen)
             .map_err(|error| StartError::Listen { address: options.listen, error })?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let resolver = start_resolver(commands.0.clone(), Arc::clone(&doorbell))?;
+        let resolver = start_resolver(Arc::clone(&doorbell))?;
         let peers = Peers::new(options.node.clone(), options.lanes, options.link_ms);
         let buffers = Buffers { wire: vec![0; READ_BYTES], plain: Vec::new() };
         Ok(Self {
@@ -84,9 +84,9 @@ impl Thread {
             tls,
             handler,
             current,
-            commands,
             resolver,
             doorbell,
+            bell,
             poll,
             listener,
             accept_ms: None,
@@ -121,10 +121,16 @@ impl Thread {
             {
                 panic!("the links cannot wait for events: {error}");
             }
+            self.bell.get_up();
             // Before anything is read: links may have died while this process was paused.
             self.on_time(boot_ms());
             let mut ready = std::mem::take(&mut self.unread);
-            ready.extend(events.iter().map(|event| event.token()));
+            for event in &events {
+                match event.token() {
+                    token if token.0 >= HANDLER_TOKENS => self.handler.on_event(event),
+                    token => ready.push(token),
+                }
+            }
             ready.sort_unstable();
             ready.dedup();
             for token in ready {
@@ -137,6 +143,7 @@ impl Thread {
             if self.take_commands() {
                 return self.stop();
             }
+            self.handler.on_turn();
             for token in self.doorbell.take() {
                 self.drive(token, 0);
             }
@@ -145,13 +152,15 @@ impl Thread {
 
     /// Until something is due.
     fn wait(&self) -> Duration {
-        if !self.unread.is_empty() {
+        self.bell.lie_down();
+        if !self.unread.is_empty() || !self.doorbell.is_empty() {
             return Duration::ZERO;
         }
         let due = self.connections.values().map(|connection| due_ms(connection));
         let due = due.chain(self.peers.next_ms()).chain(self.accept_ms).min();
         let wait_ms = due.map_or(WAIT_MS_MAX, |at_ms| at_ms.saturating_sub(boot_ms()));
-        Duration::from_millis(wait_ms.min(WAIT_MS_MAX))
+        let wait = Duration::from_millis(wait_ms.min(WAIT_MS_MAX));
+        self.handler.wait().map_or(wait, |own| own.min(wait))
     }
 
     fn on_time(&mut self, now_ms: u64) {
@@ -177,7 +186,7 @@ impl Thread {
 
     /// True: stop.
     fn take_commands(&mut self) -> bool {
-        while let Ok(command) = self.commands.1.try_recv() {
+        for command in self.doorbell.take_commands() {
             match command {
                 Command::Add(member) => self.add(&[member]),
                 Command::Remove(node) => self.remove(&node),
@@ -514,18 +523,12 @@ impl Thread {
 
 /// Resolves host names on a thread of its own, one after the other: it can take seconds. The
 /// thread ends when nobody can ask it any more.
-fn start_resolver(
-    commands: mpsc::Sender<Command>,
-    doorbell: Arc<Doorbell>,
-) -> io::Result<mpsc::Sender<Attempt>> {
+fn start_resolver(doorbell: Arc<Doorbell>) -> io::Result<mpsc::Sender<Attempt>> {
     let (sender, receiver) = mpsc::channel::<Attempt>();
     let run = move || {
         for attempt in receiver {
             let found = attempt.address.to_socket_addrs().map(Iterator::collect);
-            if commands.send(Command::Resolved { attempt, found }).is_err() {
-                return;
-            }
-            doorbell.wake();
+            doorbell.command(Command::Resolved { attempt, found });
         }
     };
     std::thread::Builder::new().name("links-resolver".to_owned()).spawn(run)?;
@@ -545,7 +548,6 @@ fn random() -> u64 {
 }
 
 const LISTENER: Token = Token(0);
-const WAKER: Token = Token(1);
 const EVENTS_MAX: usize = 256;
 /// Bytes that one read of a socket takes.
 const READ_BYTES: usize = 64 * 1024;

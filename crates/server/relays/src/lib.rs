@@ -22,7 +22,6 @@
 //! | all credit above 4 KiB | [`Options::relay_bytes_max`] | it does not grow |
 //! | an arrival, without bytes of the client | 64 KiB ([`wire`]) | refused |
 //! | opens without an answer, of a connection | [`OPENS_MAX`] | others wait |
-//! | bytes from a connection that wait | what all relays may send | closed |
 //! | time to write what came before the end | [`LINGER_MS`] | dropped |
 //!
 //! A peer that sends more than a credit, or a longer arrival, violates the protocol: its connection
@@ -33,20 +32,20 @@
 //!
 //! It does **not** know MQTT, authentication, leases, or the configuration. It writes no log.
 //!
-//! Start reading at `relays.rs`, then `wire.rs`, `thread.rs`, `relay.rs`.
+//! Start reading at `relays.rs`, then `wire.rs`, `task.rs`, `relay.rs`.
 
 #![forbid(unsafe_code)]
 
 pub mod wire;
 
-mod inbox;
 mod link;
 mod permits;
+mod queue;
 mod relay;
 mod relays;
-mod thread;
+mod task;
 
 pub use link::OPENS_MAX;
 pub use relays::{Client, Held, Host, Options, RELAY_BYTES_MAX, Refused, RelayFigures, Relays};
-pub use thread::LINGER_MS;
+pub use task::{LINGER_MS, Task};
 pub use wire::{Arrival, CREDIT_BYTES_MIN};

@@ -6,7 +6,7 @@ use broker::cells::lane::Packet;
 use broker::cells::wire::{Envelope, FRONT, Route};
 use links::{SendError, Sender};
 
-use crate::inbox::Begin;
+use crate::queue::Begin;
 use crate::wire::{self, Frame};
 
 /// Opens of one connection that the home has not answered. Policy: further clients wait.
@@ -60,10 +60,6 @@ impl Link {
             opening: 0,
             is_over: false,
         }
-    }
-
-    pub(crate) const fn sender(&self) -> &Sender {
-        &self.sender
     }
 
     /// May bytes move?

@@ -5,8 +5,8 @@ use std::io::{self, IoSlice};
 
 use net::Stream;
 
-use crate::inbox::LinkId;
 use crate::permits::Permit;
+use crate::queue::LinkId;
 use crate::relays::Held;
 use crate::wire::{Arrival, CREDIT_BYTES_MAX, CREDIT_BYTES_MIN, FRAME_COST};
 

@@ -3,17 +3,14 @@
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
-use std::thread::Builder;
 
-use links::{Connected, Envelope, Violation};
-use mio::{Poll, Waker};
+use links::Poller;
 use net::{PeerInfo, Stream};
 
-use crate::inbox::{Inbox, Item};
-use crate::link::OPENS_MAX;
 use crate::permits::{Counts, End};
-use crate::thread::{Thread, WAKER};
-use crate::wire::{Arrival, CREDIT_BYTES_MIN, FRAME_BYTES_MAX, FRAME_COST, decode};
+use crate::queue::{Item, Queue};
+use crate::task::Task;
+use crate::wire::Arrival;
 
 /// Default of [`Options::relay_bytes_max`].
 pub const RELAY_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -37,8 +34,8 @@ pub struct Client {
     pub arrival: Box<Arrival>,
 }
 
-/// What the node does for its relays. All calls come from the one thread of the relays, and must
-/// return soon.
+/// What the node does for its relays. All calls come from the thread of the links, and must return
+/// soon.
 pub trait Host: Send + Sync {
     /// Home: a relayed client arrives for this cell.
     ///
@@ -83,7 +80,7 @@ pub struct RelayFigures {
 pub struct Relays(Arc<Handle>);
 
 struct Handle {
-    inbox: Arc<Inbox>,
+    queue: Arc<Queue>,
     counts: Arc<Counts>,
 }
 
@@ -101,20 +98,21 @@ impl Client {
 }
 
 impl Relays {
+    /// With the part that the handler of the links drives. `poller`: of these links.
+    ///
     /// # Errors
     ///
-    /// The system has no more threads or files.
-    pub fn start(options: &Options, host: Arc<dyn Host>) -> io::Result<Self> {
-        let Options { relays_max, relay_bytes_max } = *options;
-        let poll = Poll::new()?;
-        let waker = Waker::new(poll.registry(), WAKER)?;
-        let inbox = Arc::new(Inbox::new(waker, waiting_bytes_max(options)));
-        let counts = Arc::new(Counts::new(relays_max, relay_bytes_max));
-        let thread = Thread::new(poll, host, (Arc::clone(&inbox), Arc::clone(&counts)));
-        // Without it clients would be silent for ever.
-        let run = move || base::ending_the_process(move || thread.run());
-        Builder::new().name("relays".to_owned()).spawn(run)?;
-        Ok(Self(Arc::new(Handle { inbox, counts })))
+    /// The system has no more files.
+    pub fn new(
+        options: &Options,
+        host: Arc<dyn Host>,
+        poller: &Poller,
+    ) -> io::Result<(Self, Task)> {
+        let queue = Arc::new(Queue::new(poller.bell()));
+        let counts = Arc::new(Counts::new(options.relays_max, options.relay_bytes_max));
+        let shared = (Arc::clone(&queue), Arc::clone(&counts));
+        let task = Task::new(poller.registry()?, host, shared);
+        Ok((Self(Arc::new(Handle { queue, counts })), task))
     }
 
     /// Front: from now on the bytes of this client go to that node. The client is closed when the
@@ -124,12 +122,12 @@ impl Relays {
     ///
     /// There is no link to the node, or no room, or no such epoch. The client is returned.
     pub fn begin(&self, node: &str, cell: u16, epoch: u64, client: Client) -> Result<(), Client> {
-        let Handle { inbox, counts } = &*self.0;
+        let Handle { queue, counts } = &*self.0;
         // An owner has an epoch above 0. With 0, links would take its packets for heartbeats.
         let permit = counts.permit(End::Front).filter(|_| epoch > 0);
         let refused = match permit {
             None => Some(client),
-            Some(permit) => inbox.begin(node, (cell, epoch), (client, permit)),
+            Some(permit) => queue.begin(node, (cell, epoch), (client, permit)),
         };
         match refused {
             None => Ok(()),
@@ -143,7 +141,7 @@ impl Relays {
     /// Relays of this cell with an epoch below are over, on both sides, without a further byte to
     /// their clients. None: it has no owner now, so all are.
     pub fn epoch_changed(&self, cell: u16, epoch: Option<u64>) {
-        self.0.inbox.put(Item::Epoch { cell, epoch });
+        self.0.queue.put(Item::Epoch { cell, epoch });
     }
 
     pub fn figures(&self) -> RelayFigures {
@@ -158,55 +156,12 @@ impl Relays {
 
     /// All relays end, and their clients are closed. For a host that has a handle of its own.
     pub fn stop(&self) {
-        self.0.inbox.stop();
-    }
-}
-
-/// What a peer may send before this node has looked at any of it: data within all credits, some
-/// frames without data for each relay, and opens.
-fn waiting_bytes_max(options: &Options) -> usize {
-    let each = u64::from(CREDIT_BYTES_MIN) + 1024;
-    let opens = (OPENS_MAX * (FRAME_BYTES_MAX + FRAME_COST as usize)) as u64;
-    let all = (options.relays_max as u64).saturating_mul(each);
-    let all = all.saturating_add(opens).saturating_add(options.relay_bytes_max);
-    usize::try_from(all).unwrap_or(usize::MAX)
-}
-
-/// What the handler of the links passes on.
-impl Relays {
-    pub fn on_connected(&self, connected: &Connected) {
-        let Connected { node, lane, version, sender, .. } = connected;
-        self.0.inbox.connect(node.clone(), *lane, *version, sender.clone());
-    }
-
-    /// A packet whose `from_cell` is [`FRONT`](broker::cells::wire::FRONT).
-    ///
-    /// # Errors
-    ///
-    /// The node violates the protocol. What is found later closes the connection as well.
-    pub fn on_packet(
-        &self,
-        node: &str,
-        lane: u8,
-        envelope: &Envelope<'_>,
-    ) -> Result<(), Violation> {
-        let frame = decode(&envelope.frame).map_err(|error| Violation(error.to_string()))?;
-        let route = (envelope.route.to_cell, envelope.route.to_epoch);
-        let frame = (frame, envelope.frame.len());
-        self.0.inbox.put_packet((node, lane), (envelope.number, route), frame)
-    }
-
-    pub fn on_room(&self, node: &str, lane: u8) {
-        self.0.inbox.on_room(node, lane);
-    }
-
-    pub fn on_lost(&self, node: &str, lane: u8) {
-        self.0.inbox.disconnect(node, lane);
+        self.0.queue.stop();
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.inbox.stop();
+        self.queue.stop();
     }
 }

@@ -188,7 +188,7 @@ fn a_link_that_is_cut_amid_data_closes_both_ends() {
     works(&mut client, &mut far);
 }
 
-/// The thread of the links is not the first that runs after a pause.
+/// The process pauses between two packets, or before what is read next.
 #[test]
 fn a_link_that_is_dead_by_the_clock_moves_no_byte() {
     let authority = Authority::new();
@@ -204,9 +204,9 @@ fn a_link_that_is_dead_by_the_clock_moves_no_byte() {
     far.write(b"before");
     until(|| connected.sender.is_dead());
     client.write_all(b"after").expect("it is open");
+    drop(pause);
     let got = rest(client);
     assert!(b"before".starts_with(&got[..]), "{got:?}");
-    drop(pause);
     assert_eq!(far.rest(), b"");
     assert!(front.until_lost().1.starts_with("nothing has arrived for 2000 ms"));
 }

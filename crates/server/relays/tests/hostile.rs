@@ -267,7 +267,7 @@ fn a_home_that_answers_wrong_loses_its_link() {
     assert_eq!(world.violation(of_front), "a relay was opened twice or out of order");
 }
 
-/// These are found before the thread of the relays sees them.
+/// These are found before any relay is concerned.
 #[test]
 fn what_is_no_frame_closes_the_link() {
     let world = World::new();

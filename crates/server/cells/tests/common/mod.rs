@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use base::Clock;
 use broker::{Homes, Mail, Name, Settings, ShardId, Shared};
-use cells::{Cells, Deliver, Facts, Figures, OwnCell, Owner};
+use cells::{Cells, Deliver, Facts, Figures, OwnCell, Owner, Task};
 use codec::{AckKind, Reason};
 use links::hello::Secret;
-use links::{Connected, Envelope, Handler, Links, Member, Options, Violation};
+use links::{Connected, Envelope, Handler, Links, Member, Options, Poller, Violation};
 use policy::Access;
 use rig::{BEGIN_MS, Conn, Got, Lab, publish, read_all, request};
 
@@ -51,7 +51,7 @@ pub(crate) struct Cell {
     pub(crate) node: usize,
     pub(crate) epoch: u64,
     pub(crate) is_held: Arc<AtomicBool>,
-    /// Stops the thread of cells in its next delivery.
+    /// Stops the thread of the links in its next delivery.
     pub(crate) stop: Arc<Mutex<Option<Stop>>>,
     /// Mail that gateways have delivered to it.
     pub(crate) delivered: usize,
@@ -70,7 +70,7 @@ struct Delivered {
 }
 
 /// Passes on what happens on the links of a node.
-struct Joined(Cells, Sender<String>);
+struct Joined(Task, Sender<String>);
 
 impl Handler for Joined {
     fn on_connected(&mut self, connected: Connected) {
@@ -89,6 +89,14 @@ impl Handler for Joined {
     fn on_lost(&mut self, node: &str, lane: u8, why: &links::Reason) {
         self.0.on_lost(node, lane);
         let _ = self.1.send(why.to_string());
+    }
+
+    fn on_turn(&mut self) {
+        self.0.on_turn();
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        Some(self.0.wait())
     }
 }
 
@@ -123,10 +131,11 @@ impl World {
 
     fn start_node(&self, name: &str, cells: u16) -> Node {
         let facts = Facts { node: name.to_owned(), cells, lanes: self.lanes };
-        let own = Cells::start(facts).expect("thread");
+        let poller = Poller::new().expect("files");
+        let (own, task) = Cells::new(facts, poller.bell());
         let (to_losses, losses) = mpsc::channel();
-        let handler = Box::new(Joined(own.clone(), to_losses));
-        let links = Links::start(self.options(name), &[], handler).expect("links");
+        let handler = Box::new(Joined(task, to_losses));
+        let links = Links::start_on(poller, self.options(name), &[], handler).expect("links");
         Node { name: name.to_owned(), links, cells: own, losses }
     }
 

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use broker::cells::wire::FRONT;
 use certificates::Authority;
 use links::hello::Secret;
-use links::{Connected, Envelope, Handler, Links, Member, Reason, Violation};
+use links::{Connected, Envelope, Handler, Links, Member, Poller, Reason, Violation};
 use mio::event::Source;
 use mio::{Events, Interest, Poll, Token};
 use net::{ListenOptions, Listener, PeerInfo, Progress, Read, Stream};
-use relays::{Client, Host, Options, RELAY_BYTES_MAX, Refused, RelayFigures, Relays};
+use relays::{Client, Host, Options, RELAY_BYTES_MAX, Refused, RelayFigures, Relays, Task};
 
 /// What happens to the links of a node.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct TestHost {
 }
 
 struct Joint {
-    relays: Relays,
+    relays: Task,
     events: Sender<Event>,
     pause: Arc<Mutex<()>>,
 }
@@ -86,7 +86,7 @@ impl Handler for Joint {
         envelope: Envelope<'_>,
     ) -> Result<(), Violation> {
         assert_eq!(envelope.route.from_cell, FRONT, "there are no others");
-        self.relays.on_packet(node, lane, &envelope)?;
+        self.relays.on_envelope(node, lane, &envelope)?;
         drop(self.pause.lock().expect("pause"));
         Ok(())
     }
@@ -98,6 +98,18 @@ impl Handler for Joint {
     fn on_lost(&mut self, node: &str, lane: u8, why: &Reason) {
         self.relays.on_lost(node, lane);
         let _ = self.events.send(Event::Lost { node: node.to_owned(), why: why.to_string() });
+    }
+
+    fn on_event(&mut self, event: &mio::event::Event) {
+        self.relays.on_event(event);
+    }
+
+    fn on_turn(&mut self) {
+        self.relays.on_turn();
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        self.relays.wait()
     }
 }
 
@@ -115,11 +127,13 @@ impl Node {
         let ((arrived_to, arrived), (refused_to, refused)) = (mpsc::channel(), mpsc::channel());
         let owned = Mutex::new(HashMap::from([(CELL, EPOCH)]));
         let host = Arc::new(TestHost { owned, arrived: arrived_to, refused: refused_to });
-        let relays = Relays::start(options, Arc::clone(&host) as Arc<dyn Host>).expect("relays");
+        let poller = Poller::new().expect("files");
+        let made = Relays::new(options, Arc::clone(&host) as Arc<dyn Host>, &poller);
+        let (relays, task) = made.expect("files");
         let (events_to, events) = mpsc::channel();
         let pause = Arc::<Mutex<()>>::default();
-        let joint = Joint { relays: relays.clone(), events: events_to, pause: Arc::clone(&pause) };
-        let links = Links::start(of_links, &[], Box::new(joint));
+        let joint = Joint { relays: task, events: events_to, pause: Arc::clone(&pause) };
+        let links = Links::start_on(poller, of_links, &[], Box::new(joint));
         let url = "tcp://127.0.0.1:0".parse().expect("url");
         let listener = Listener::bind(&url, &ListenOptions::default()).expect("bind");
         Self {

@@ -12,8 +12,12 @@ use anyhow::Context as _;
 use broker::cells::wire::FRONT;
 use broker::{Mail, Place, ShardId};
 use cells::{Cells, Facts, OwnCell};
-use links::{Connected, Envelope, Files, Handler, Links, Options, Origin, Reason, Violation};
+use links::{
+    Connected, Envelope, Files, Handler, Links, Options, Origin, Poller, Reason, Violation,
+};
 use relays::{Arrival, Client, RelayFigures, Relays};
+
+use mio::event::Event;
 
 use super::table::Table;
 use crate::cluster::{Acting, ClusterPlan, Owner};
@@ -66,12 +70,13 @@ impl NodeLinks {
         let own = cluster.links.as_ref().context("cluster.listen: is missing")?;
         let doors = Arc::new(Doors::new(table, listeners));
         let facts = Facts { node: cluster.node.clone(), cells: plan.cells, lanes: LANES };
-        let cells = Cells::start(facts).context("cannot start a thread")?;
+        let poller = Poller::new().context("cannot wait for links")?;
+        let (cells, cells_task) = Cells::new(facts, poller.bell());
         let relays_max = usize::try_from(config.limits.connections_max).unwrap_or(usize::MAX);
         let relays_max = if relays_max == 0 { RELAYS_MAX } else { relays_max };
         let options = relays::Options { relays_max, relay_bytes_max: relays::RELAY_BYTES_MAX };
-        let relays =
-            Relays::start(&options, doors.clone()).context("cannot start the thread of relays")?;
+        let relays = Relays::new(&options, doors.clone(), &poller);
+        let (relays, relays_task) = relays.context("cannot wait for relays")?;
         let files = Files {
             certificate: own.certificate.clone(),
             key: own.key.clone(),
@@ -86,8 +91,8 @@ impl NodeLinks {
         let members: Vec<links::Member> = others
             .map(|member| links::Member { name: member.node.clone(), address: member.link.clone() })
             .collect();
-        let switch = Switch { cells: cells.clone(), relays: relays.clone() };
-        let links = Links::start(options, &members, Box::new(switch)).context("cluster.listen")?;
+        let switch = Box::new(Switch { cells: cells_task, relays: relays_task });
+        let links = Links::start_on(poller, options, &members, switch).context("cluster.listen")?;
         tracing::info!(address = %links.local_address(), "listening for links of other nodes");
         Ok(Self { cells, relays, doors, links })
     }
@@ -183,8 +188,8 @@ const RELAYS_MAX: usize = 1 << 20;
 
 /// Gives packets to whom they concern. All calls come from the thread of the links.
 struct Switch {
-    cells: Cells,
-    relays: Relays,
+    cells: cells::Task,
+    relays: relays::Task,
 }
 
 impl Handler for Switch {
@@ -202,7 +207,7 @@ impl Handler for Switch {
         envelope: Envelope<'_>,
     ) -> Result<(), Violation> {
         match envelope.route.from_cell {
-            FRONT => self.relays.on_packet(node, lane, &envelope),
+            FRONT => self.relays.on_envelope(node, lane, &envelope),
             _ => self.cells.on_envelope(node, lane, envelope),
         }
     }
@@ -216,6 +221,20 @@ impl Handler for Switch {
         tracing::warn!(node, lane, error = %why, "disconnected from another node, reconnecting");
         self.relays.on_lost(node, lane);
         self.cells.on_lost(node, lane);
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        self.relays.on_event(event);
+    }
+
+    fn on_turn(&mut self) {
+        self.relays.on_turn();
+        self.cells.on_turn();
+    }
+
+    fn wait(&self) -> Option<Duration> {
+        let cells = self.cells.wait();
+        Some(self.relays.wait().map_or(cells, |relays| relays.min(cells)))
     }
 
     fn on_failed(&mut self, origin: &Origin, why: &Reason) {

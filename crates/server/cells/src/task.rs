@@ -1,7 +1,6 @@
-//! The thread of the cells: takes what happens, and lets time pass.
+//! What the thread of the links does for cells: takes what happens, and lets time pass.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,8 @@ use links::{Envelope, Sender, Violation};
 
 use crate::figures::Figures;
 use crate::handle::{Facts, Owner, lock};
-use crate::inbox::Inbox;
 use crate::own::Own;
+use crate::queue::Queue;
 use crate::way::{Link, Links, Ways};
 
 pub(crate) enum Command {
@@ -20,15 +19,14 @@ pub(crate) enum Command {
     OwnerChanged { cell: u16, owner: Option<Owner> },
     Post { cell: u16, epoch: u64, from: ShardId, to: Place, mails: Vec<Mail> },
     Lapse { cell: u16, epoch: u64 },
-    Connected { inbox: Arc<Inbox>, version: u8, sender: Sender },
-    Envelope { inbox: Arc<Inbox>, envelope: Envelope<'static> },
-    Room { node: String, lane: u8 },
-    Lost { inbox: Arc<Inbox> },
 }
 
-pub(crate) struct Thread {
-    node: String,
-    commands: Receiver<Command>,
+/// The gateways of a node. The handler of its links owns them, and passes on what happens.
+pub struct Task {
+    facts: Facts,
+    queue: Arc<Queue>,
+    /// Taken from the queue.
+    commands: VecDeque<Command>,
     figures: Arc<Mutex<Vec<Figures>>>,
     /// By cell.
     owners: BTreeMap<u16, Owner>,
@@ -42,15 +40,12 @@ pub(crate) struct Thread {
     acknowledges: Option<Instant>,
 }
 
-impl Thread {
-    pub(crate) fn new(
-        facts: &Facts,
-        commands: Receiver<Command>,
-        figures: Arc<Mutex<Vec<Figures>>>,
-    ) -> Self {
+impl Task {
+    pub(crate) fn new(facts: &Facts, queue: Arc<Queue>, figures: Arc<Mutex<Vec<Figures>>>) -> Self {
         Self {
-            node: facts.node.clone(),
-            commands,
+            facts: facts.clone(),
+            queue,
+            commands: VecDeque::new(),
             figures,
             owners: BTreeMap::new(),
             own: BTreeMap::new(),
@@ -62,43 +57,85 @@ impl Thread {
         }
     }
 
-    /// Until nobody can send it anything.
-    pub(crate) fn run(mut self) {
-        while self.take_commands() {
-            for _ in 0..COMMANDS_PER_FLUSH {
-                let Some(envelope) = self.near.pop_front() else { break };
-                let result = self.on_envelope(None, envelope);
+    /// The same of [`links::Handler`]. A connection that the link had before was lost.
+    pub fn on_connected(&mut self, node: &str, lane: u8, version: u8, sender: Sender) {
+        let link = Link { version, sender };
+        self.links.entry(node.to_owned()).or_default().insert(lane, link);
+        self.own.values_mut().for_each(|own| own.on_connected(node, lane));
+    }
+
+    /// The same of [`links::Handler`], of a packet between cells.
+    ///
+    /// # Errors
+    ///
+    /// No owner of a cell sends it.
+    pub fn on_envelope(
+        &mut self,
+        node: &str,
+        lane: u8,
+        envelope: Envelope<'_>,
+    ) -> Result<(), Violation> {
+        let (route, cells) = (envelope.route, self.facts.cells);
+        let (from, to) = (route.from_cell, route.to_cell);
+        if route.lane != lane || lane >= self.facts.lanes {
+            let meant = route.lane;
+            return Err(Violation(format!("packet for connection {meant} on connection {lane}")));
+        }
+        if from >= cells || to >= cells || from == to {
+            return Err(Violation(format!("packet of cell {from} for cell {to} of {cells} cells")));
+        }
+        self.is_busy = true;
+        let Some(own) = self.own.get_mut(&to) else { return Ok(()) };
+        let result = own.on_envelope(node, envelope);
+        result.map_err(|what| Violation(format!("packet of cell {from} for cell {to}: {what}")))
+    }
+
+    /// The same of [`links::Handler`].
+    pub fn on_room(&mut self, node: &str, lane: u8) {
+        self.own.values_mut().for_each(|own| own.on_room(node, lane));
+    }
+
+    /// The same of [`links::Handler`].
+    pub fn on_lost(&mut self, node: &str, lane: u8) {
+        if let Some(links) = self.links.get_mut(node) {
+            links.remove(&lane);
+        }
+        self.own.values_mut().for_each(|own| own.on_lost(node, lane));
+    }
+
+    /// The same of [`links::Handler`]: delivers and sends what is due.
+    pub fn on_turn(&mut self) {
+        self.take_commands();
+        for _ in 0..COMMANDS_PER_TURN {
+            let Some(envelope) = self.near.pop_front() else { break };
+            if let Some(own) = self.own.get_mut(&envelope.route.to_cell) {
+                let result = own.on_envelope(&self.facts.node, envelope);
                 debug_assert_eq!(result, Ok(()), "cells of one program understand each other");
             }
-            self.on_time(Instant::now());
-            self.flush();
         }
+        self.on_time(Instant::now());
+        let mut ways = Ways { node: &self.facts.node, links: &self.links, near: &mut self.near };
+        self.own.values_mut().for_each(|own| own.flush(&mut ways));
     }
 
-    /// False: the end.
-    fn take_commands(&mut self) -> bool {
-        let mut next = match self.commands.recv_timeout(self.wait()) {
-            Ok(command) => Some(command),
-            Err(RecvTimeoutError::Timeout) => return true,
-            Err(RecvTimeoutError::Disconnected) => return false,
-        };
-        let mut left = COMMANDS_PER_FLUSH;
-        while let Some(command) = next {
-            self.is_busy = true;
-            self.on_command(command);
-            left -= 1;
-            next = if left > 0 { self.commands.try_recv().ok() } else { None };
-        }
-        true
-    }
-
-    /// Until something is due.
-    fn wait(&self) -> Duration {
-        if !self.near.is_empty() {
+    /// The same of [`links::Handler`].
+    pub fn wait(&self) -> Duration {
+        if !self.near.is_empty() || !self.commands.is_empty() || !self.queue.is_empty() {
             return Duration::ZERO;
         }
         let due = [Some(self.tick_at()), self.acknowledges].into_iter().flatten().min();
         due.map_or(TICK_IDLE, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    fn take_commands(&mut self) {
+        if self.commands.is_empty() {
+            self.commands = self.queue.take();
+        }
+        for _ in 0..COMMANDS_PER_TURN {
+            let Some(command) = self.commands.pop_front() else { break };
+            self.is_busy = true;
+            self.on_command(command);
+        }
     }
 
     fn tick_at(&self) -> Instant {
@@ -139,17 +176,6 @@ impl Thread {
                     own.on_lapse();
                 }
             }
-            Command::Connected { inbox, version, sender } => {
-                let (node, lane) = (Arc::clone(&inbox.node), inbox.lane);
-                let link = Link { inbox, version, sender };
-                self.links.entry(node.as_ref().to_owned()).or_default().insert(lane, link);
-                self.own.values_mut().for_each(|own| own.on_connected(&node, lane));
-            }
-            Command::Envelope { inbox, envelope } => self.on_far_envelope(&inbox, envelope),
-            Command::Room { node, lane } => {
-                self.own.values_mut().for_each(|own| own.on_room(&node, lane));
-            }
-            Command::Lost { inbox } => drop(self.take_link(&inbox)),
         }
     }
 
@@ -175,60 +201,20 @@ impl Thread {
     fn tell_owner(&mut self, own: u16, other: u16) {
         let Some(own) = self.own.get_mut(&own) else { return };
         let owner = self.owners.get(&other);
-        let is_near = owner.is_some_and(|owner| owner.node == self.node);
+        let is_near = owner.is_some_and(|owner| owner.node == self.facts.node);
         let links = owner.and_then(|owner| self.links.get(&owner.node));
         let has_link = |lane| links.is_some_and(|links| links.contains_key(&lane));
         own.set_owner(other, owner, |lane| is_near || has_link(lane));
     }
 
-    fn on_far_envelope(&mut self, inbox: &Arc<Inbox>, envelope: Envelope<'static>) {
-        inbox.take(&envelope);
-        // The connection may have been given up for an earlier packet.
-        if !self.has_link(inbox) {
-            return;
-        }
-        let (from, to) = (envelope.route.from_cell, envelope.route.to_cell);
-        if let Err(what) = self.on_envelope(Some(&inbox.node), envelope)
-            && let Some(link) = self.take_link(inbox)
-        {
-            link.sender.close(Violation(format!("packet of cell {from} for cell {to}: {what}")));
-        }
-    }
-
-    /// `node`: None for this one.
-    fn on_envelope(&mut self, node: Option<&str>, envelope: Envelope<'_>) -> Result<(), String> {
-        match self.own.get_mut(&envelope.route.to_cell) {
-            Some(own) => own.on_envelope(node.unwrap_or(&self.node), envelope),
-            None => Ok(()),
-        }
-    }
-
-    fn has_link(&self, inbox: &Arc<Inbox>) -> bool {
-        let link = self.links.get(&*inbox.node).and_then(|links| links.get(&inbox.lane));
-        link.is_some_and(|link| Arc::ptr_eq(&link.inbox, inbox))
-    }
-
-    /// The connection is gone, or to be closed. None: it was known.
-    fn take_link(&mut self, inbox: &Arc<Inbox>) -> Option<Link> {
-        if !self.has_link(inbox) {
-            return None;
-        }
-        self.own.values_mut().for_each(|own| own.on_lost(&inbox.node, inbox.lane));
-        self.links.get_mut(&*inbox.node)?.remove(&inbox.lane)
-    }
-
     fn own_of(&mut self, cell: u16, epoch: u64) -> Option<&mut Own> {
         self.own.get_mut(&cell).filter(|own| own.epoch() == epoch)
     }
-
-    fn flush(&mut self) {
-        let mut ways = Ways { node: &self.node, links: &self.links, near: &mut self.near };
-        self.own.values_mut().for_each(|own| own.flush(&mut ways));
-    }
 }
 
-/// Commands that are taken before mail is delivered and packets are sent.
-const COMMANDS_PER_FLUSH: usize = 256;
+/// Commands, and packets between cells of this node, that are taken before mail is delivered and
+/// packets are sent.
+const COMMANDS_PER_TURN: usize = 256;
 
 /// Between two ticks of the gateways.
 const TICK: Duration = Duration::from_millis(100);

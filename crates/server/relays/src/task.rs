@@ -1,20 +1,20 @@
-//! The thread of the relays: streams, links, and what other threads ask for.
+//! What the thread of the links does for relays: streams, packets, and what other threads ask for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::boot_ms;
-use links::Violation;
-use mio::event::Source as _;
-use mio::{Events, Interest, Poll, Token};
+use links::{Connected, Envelope, HANDLER_TOKENS, Violation};
+use mio::event::{Event, Source as _};
+use mio::{Interest, Registry, Token};
 use net::{Read, Stream};
 use slab::Slab;
 
-use crate::inbox::{Begin, Inbox, Item, LinkId};
 use crate::link::{Known, Link, OPENS_MAX};
 use crate::permits::{Counts, End};
+use crate::queue::{Begin, Item, LinkId, Queue};
 use crate::relay::Relay;
 use crate::relays::{Client, Host, Refused};
 use crate::wire::{self, ARRIVAL_BYTES_MAX, Arrival, CREDIT_BYTES_MIN, Ended, FRAME_COST, Frame};
@@ -28,14 +28,18 @@ type Key = (usize, u64);
 /// What the peer has done wrong.
 type Wrong = &'static str;
 
-pub(crate) struct Thread {
-    poll: Poll,
+/// The relays of a node. The handler of its links owns them, and passes on what happens.
+pub struct Task {
+    registry: Registry,
     host: Arc<dyn Host>,
-    inbox: Arc<Inbox>,
+    queue: Arc<Queue>,
     counts: Arc<Counts>,
     relays: Slab<Relay>,
     last_serial: u64,
     links: HashMap<LinkId, Link>,
+    last_link: LinkId,
+    /// The connections of each node, by lane.
+    nodes: HashMap<String, BTreeMap<u8, LinkId>>,
     /// The least epoch that a relay to each cell may have.
     epochs: HashMap<u16, u64>,
     /// Relays whose streams may have something, each once.
@@ -46,64 +50,112 @@ pub(crate) struct Thread {
     /// Relays that are closing, and when they are dropped.
     lingering: VecDeque<(u64, Key)>,
     scratch: Box<[u8]>,
+    is_stopped: bool,
 }
 
-impl Thread {
+impl Task {
     pub(crate) fn new(
-        poll: Poll,
+        registry: Registry,
         host: Arc<dyn Host>,
-        (inbox, counts): (Arc<Inbox>, Arc<Counts>),
+        (queue, counts): (Arc<Queue>, Arc<Counts>),
     ) -> Self {
         Self {
-            poll,
+            registry,
             host,
-            inbox,
+            queue,
             counts,
             relays: Slab::new(),
             last_serial: 0,
             links: HashMap::new(),
+            last_link: 0,
+            nodes: HashMap::new(),
             epochs: HashMap::new(),
             ready: VecDeque::new(),
             grown: Vec::new(),
             tick_ms: 0,
             lingering: VecDeque::new(),
             scratch: vec![0; DATA_BYTES_MAX].into(),
+            is_stopped: false,
         }
     }
 
-    pub(crate) fn run(mut self) {
-        let mut events = Events::with_capacity(EVENTS_MAX);
-        loop {
-            let wait = self.wait();
-            #[expect(clippy::panic, reason = "without events clients would be silent for ever")]
-            if let Err(error) = self.poll.poll(&mut events, wait)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                panic!("the relays cannot wait for events: {error}");
-            }
-            for item in self.inbox.take() {
-                if matches!(item, Item::Stop) {
-                    return self.stop();
-                }
-                self.on_item(item);
-            }
-            // One that was closed in this turn can have an event, and another one have its place.
-            for event in events.iter().filter(|event| event.token() != WAKER) {
-                let Some(relay) = self.relays.get_mut(event.token().0) else { continue };
-                relay.is_ending |= event.is_read_closed() || event.is_error();
-                relay.is_readable |= event.is_readable() || relay.is_ending;
-                self.on_event(event.token().0, event.is_writable());
-            }
-            for _ in 0..self.ready.len().min(TURNS_MAX) {
-                self.next_turn();
-            }
-            self.on_time();
+    /// The same of [`links::Handler`]. A connection that the link had before was lost.
+    pub fn on_connected(&mut self, connected: &Connected) {
+        let Connected { node, lane, version, sender, .. } = connected;
+        self.last_link += 1;
+        self.links.insert(self.last_link, Link::new(sender.clone(), *lane, *version));
+        self.nodes.entry(node.clone()).or_default().insert(*lane, self.last_link);
+        self.report_links(node);
+    }
+
+    /// The same of [`links::Handler`], of a packet whose `from_cell` is
+    /// [`FRONT`](broker::cells::wire::FRONT).
+    ///
+    /// # Errors
+    ///
+    /// The node violates the protocol.
+    pub fn on_envelope(
+        &mut self,
+        node: &str,
+        lane: u8,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), Violation> {
+        let Some(id) = self.link_id(node, lane) else { return Ok(()) };
+        let frame = wire::decode(&envelope.frame).map_err(|error| Violation(error.to_string()))?;
+        let route = (envelope.route.to_cell, envelope.route.to_epoch);
+        self.on_packet(id, envelope.number, route, frame).map_err(|what| {
+            self.give_up(id);
+            Violation(format!("{VIOLATION}: {what}"))
+        })
+    }
+
+    /// The same of [`links::Handler`].
+    pub fn on_room(&mut self, node: &str, lane: u8) {
+        let Some(id) = self.link_id(node, lane) else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if link.send_backlog() {
+            self.ready.extend(link.parked.drain(..));
+            self.open_waiting(id);
         }
     }
 
-    /// None: nothing is due.
-    fn wait(&self) -> Option<Duration> {
-        if !self.ready.is_empty() {
+    /// The same of [`links::Handler`].
+    pub fn on_lost(&mut self, node: &str, lane: u8) {
+        let lost = self.nodes.get_mut(node).and_then(|lanes| lanes.remove(&lane));
+        let Some(id) = lost else { return };
+        self.report_links(node);
+        self.give_up(id);
+        self.links.remove(&id);
+    }
+
+    /// The same of [`links::Handler`].
+    pub fn on_event(&mut self, event: &Event) {
+        let index = event.token().0 - HANDLER_TOKENS;
+        // One that was closed in this turn can have an event.
+        let Some(relay) = self.relays.get_mut(index) else { return };
+        relay.is_ending |= event.is_read_closed() || event.is_error();
+        relay.is_readable |= event.is_readable() || relay.is_ending;
+        self.on_ready(index, event.is_writable());
+    }
+
+    /// The same of [`links::Handler`].
+    pub fn on_turn(&mut self) {
+        for item in self.queue.take() {
+            match item {
+                Item::Begin(begin) => self.begin(begin),
+                Item::Epoch { cell, epoch } => self.on_epoch(cell, epoch),
+                Item::Stop => self.stop(),
+            }
+        }
+        for _ in 0..self.ready.len().min(TURNS_MAX) {
+            self.next_turn();
+        }
+        self.on_time();
+    }
+
+    /// The same of [`links::Handler`].
+    pub fn wait(&self) -> Option<Duration> {
+        if !self.ready.is_empty() || !self.queue.is_empty() {
             return Some(Duration::ZERO);
         }
         let tick_ms = (!self.grown.is_empty()).then_some(self.tick_ms);
@@ -112,24 +164,17 @@ impl Thread {
         Some(Duration::from_millis(due_ms.saturating_sub(boot_ms())))
     }
 
-    fn on_item(&mut self, item: Item) {
-        match item {
-            Item::Connected { id, lane, version, sender } => {
-                self.links.insert(id, Link::new(sender, lane, version));
-            }
-            Item::Packet { id, number, route, frame } => self.on_packet(id, number, route, frame),
-            Item::Room(id) => self.on_room(id),
-            Item::Lost(id) => {
-                self.give_up(id);
-                self.links.remove(&id);
-            }
-            Item::Begin(begin) => self.begin(begin),
-            Item::Epoch { cell, epoch } => self.on_epoch(cell, epoch),
-            Item::Stop => {}
-        }
+    fn link_id(&self, node: &str, lane: u8) -> Option<LinkId> {
+        self.nodes.get(node)?.get(&lane).copied()
     }
 
-    fn on_event(&mut self, index: usize, is_writable: bool) {
+    /// New relays use what connections there are.
+    fn report_links(&self, node: &str) {
+        let links = self.nodes.get(node).map(|lanes| lanes.values().copied().collect());
+        self.queue.set_links(node, links.unwrap_or_default());
+    }
+
+    fn on_ready(&mut self, index: usize, is_writable: bool) {
         let relay = &self.relays[index];
         let key = (index, relay.serial);
         if is_writable && !relay.is_written() {
@@ -180,14 +225,15 @@ impl Thread {
         }
     }
 
-    fn stop(mut self) {
+    fn stop(&mut self) {
+        self.is_stopped = true;
         let all: Vec<usize> = self.relays.iter().map(|(index, _)| index).collect();
         all.into_iter().for_each(|index| self.end(index, Ended::Stream));
     }
 }
 
 /// Relays begin.
-impl Thread {
+impl Task {
     fn begin(&mut self, begin: Begin) {
         let least = self.epochs.get(&begin.cell);
         if least.is_some_and(|least| begin.epoch < *least) {
@@ -214,7 +260,7 @@ impl Thread {
         let Client { mut stream, held, arrival } = client;
         let Some(link) = self.links.get_mut(&id) else { return };
         let entry = self.relays.vacant_entry();
-        if watch(&self.poll, &mut stream, entry.key()).is_err() {
+        if watch(&self.registry, &mut stream, entry.key()).is_err() {
             // The system has no memory for it: the client is closed.
             return;
         }
@@ -271,7 +317,7 @@ impl Thread {
         let permit = self.counts.permit(End::Home).ok_or(Refused::NoRoom)?;
         let [mut own, stream] = Stream::pair().map_err(|_| Refused::NoRoom)?;
         let entry = self.relays.vacant_entry();
-        watch(&self.poll, &mut own, entry.key()).map_err(|_| Refused::NoRoom)?;
+        watch(&self.registry, &mut own, entry.key()).map_err(|_| Refused::NoRoom)?;
         self.host.arrive(route.0, route.1, Client { stream, held: Box::new(()), arrival })?;
         self.last_serial += 1;
         if let Some(link) = self.links.get_mut(&id) {
@@ -283,15 +329,23 @@ impl Thread {
 }
 
 /// Bytes of links.
-impl Thread {
-    fn on_packet(&mut self, id: LinkId, number: u64, route: (u16, u64), frame: Frame) {
-        let Some(link) = self.links.get_mut(&id).filter(|link| !link.is_over) else { return };
+impl Task {
+    fn on_packet(
+        &mut self,
+        id: LinkId,
+        number: u64,
+        route: (u16, u64),
+        frame: Frame,
+    ) -> Result<(), Wrong> {
+        let link = self.links.get_mut(&id).filter(|link| !link.is_over && !self.is_stopped);
+        let Some(link) = link else { return Ok(()) };
         // The process may have been paused since it was received.
         if !link.is_alive() {
-            return self.give_up(id);
+            self.give_up(id);
+            return Ok(());
         }
         let number = number ^ 1;
-        let result = match (link.known(number), frame) {
+        match (link.known(number), frame) {
             (Known::New, Frame::Open(arrival)) => {
                 link.on_begun();
                 self.arrive(id, number, route, arrival);
@@ -303,9 +357,6 @@ impl Thread {
             (Known::Closed, _) => Ok(()),
             (Known::New | Known::Never, _) => Err("a relay that was never opened"),
             (Known::Relay(index), frame) => self.on_frame(index, frame),
-        };
-        if let Err(what) = result {
-            self.violate(id, what);
         }
     }
 
@@ -355,7 +406,7 @@ impl Thread {
         let Relay { mut stream, held, id, opening, permit, route: (cell, epoch), .. } = relay;
         let Some(arrival) = opening else { return };
         // One that cannot be taken from the poll is lost.
-        if stream.deregister(self.poll.registry()).is_ok() {
+        if stream.deregister(&self.registry).is_ok() {
             let client = Client { stream, held, arrival };
             self.hand_back(Begin { id, cell, epoch, client, permit }, why);
         }
@@ -408,18 +459,10 @@ impl Thread {
             self.queue(key);
         }
     }
-
-    fn on_room(&mut self, id: LinkId) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        if link.send_backlog() {
-            self.ready.extend(link.parked.drain(..));
-            self.open_waiting(id);
-        }
-    }
 }
 
 /// Bytes of streams.
-impl Thread {
+impl Task {
     /// The relay has a turn, once, if it is not among those already.
     fn queue(&mut self, key: Key) {
         let Some(relay) = self.relays.get_mut(key.0).filter(|relay| relay.serial == key.1) else {
@@ -466,7 +509,7 @@ impl Thread {
 }
 
 /// Relays end.
-impl Thread {
+impl Task {
     fn is_current(&self, (index, serial): Key) -> bool {
         self.relays.get(index).is_some_and(|relay| relay.serial == serial)
     }
@@ -545,13 +588,6 @@ impl Thread {
         waiting.into_iter().for_each(|begin| self.hand_back(begin, Refused::NotOwner));
     }
 
-    fn violate(&mut self, id: LinkId, what: Wrong) {
-        if let Some(link) = self.links.get(&id) {
-            link.sender().close(Violation(format!("{VIOLATION}: {what}")));
-        }
-        self.give_up(id);
-    }
-
     /// The link is dead: no more bytes move over it, and none that have come are written.
     fn give_up(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(&id) else { return };
@@ -564,8 +600,9 @@ impl Thread {
     }
 }
 
-fn watch(poll: &Poll, stream: &mut Stream, index: usize) -> io::Result<()> {
-    stream.register(poll.registry(), Token(index), Interest::READABLE | Interest::WRITABLE)
+fn watch(registry: &Registry, stream: &mut Stream, index: usize) -> io::Result<()> {
+    let token = Token(HANDLER_TOKENS + index);
+    stream.register(registry, token, Interest::READABLE | Interest::WRITABLE)
 }
 
 /// What a frame of data uses of a credit.
@@ -615,8 +652,6 @@ fn next_data(relay: &mut Relay, scratch: &mut [u8]) -> Option<usize> {
 const VIOLATION: &str = "the node violates the protocol of relays";
 const ANSWERED: Wrong = "an answer to no open";
 
-pub(crate) const WAKER: Token = Token(usize::MAX);
-const EVENTS_MAX: usize = 1024;
 /// Bytes of one frame of data.
 const DATA_BYTES_MAX: usize = 16 * 1024;
 /// Frames that are sent before links and events are looked at again.
