@@ -36,6 +36,7 @@ pub use log::facts as journal;
 pub use log::handovers::HandoverFlaw;
 pub use log::replay::{Replay, Restored, Unreadable};
 pub use observe::trace::{TRACED_PAYLOAD_BYTES_MAX, TRACES_MAX};
+pub use parts::barrier::RetainedFlaw;
 pub use parts::client::CLIENT_BYTES;
 pub use parts::effects::{Close, Effects, Reauthenticate, Reauthenticated};
 pub use parts::flow::BROADCAST_MIN;

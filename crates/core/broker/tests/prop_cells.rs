@@ -110,6 +110,9 @@ fn frames() -> impl Strategy<Value = Frame> {
         1 => (numbers(), vec(changes(), 0..50))
             .prop_map(|(through, changes)| Frame::Changes { through, changes }),
         1 => numbers().prop_map(|through| Frame::Counts { through }),
+        1 => (numbers(), 0..PLACES_MAX).prop_map(|(number, from)| Frame::Ask { number, from }),
+        1 => (numbers(), 0..PLACES_MAX, 0..PLACES_MAX)
+            .prop_map(|(number, to, by)| Frame::Passed { number, to, by }),
     ]
 }
 

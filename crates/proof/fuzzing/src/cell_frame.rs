@@ -181,6 +181,8 @@ fn seed_frames() -> Vec<Frame> {
         summary(Lanes::Bitmap(vec![1, 1 << 63])),
         Frame::Changes { through: 300, changes },
         Frame::Counts { through: 300 },
+        Frame::Ask { number: 300, from: 63 },
+        Frame::Passed { number: 7, to: 3, by: 63 },
     ]
 }
 

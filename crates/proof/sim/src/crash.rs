@@ -453,6 +453,9 @@ impl World {
                 Some(Sabotage::AnswerRepetitions) => {
                     self.node.shard(shard).plant_handover_flaw(HandoverFlaw::AnswersRepetitions);
                 }
+                Some(Sabotage::Retained(flaw)) => {
+                    self.node.shard(shard).plant_retained_flaw(flaw);
+                }
                 Some(Sabotage::NoteKeptOnly) => {
                     self.node.shard(shard).plant_handover_flaw(HandoverFlaw::NotesKeptOnly);
                 }

@@ -44,6 +44,7 @@ mod world;
 
 pub use self::cells::Toll as CellsToll;
 pub use self::cluster::Toll as ClusterToll;
+pub use broker::RetainedFlaw;
 pub use broker::cells::gateway::GatewayFlaw;
 pub use crash::Toll;
 pub use many::run_many;

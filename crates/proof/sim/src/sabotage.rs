@@ -1,5 +1,6 @@
 //! Planted bugs, to prove that the oracle sees them.
 
+use broker::RetainedFlaw;
 use broker::cells::gateway::GatewayFlaw;
 
 /// One planted bug.
@@ -23,6 +24,8 @@ pub enum Sabotage {
     AnswerRepetitions,
     /// A serial is known again only where something was kept.
     NoteKeptOnly,
+    /// Shards ask for retained messages, or answer such questions, too early.
+    Retained(RetainedFlaw),
     LoseMail,
     /// What a write did not take is forgotten.
     ForgetRest,

@@ -724,6 +724,13 @@ impl World {
             }
         };
         self.oracle.judge()?;
+        let is_lossy = self.total(|metrics| &metrics.dropped_slow) > 0
+            || self.total(|metrics| &metrics.dropped_expired) > 0;
+        if self.cells.is_some() && !is_lossy {
+            let connected = self.clients.iter().filter(|client| client.wire.is_some());
+            self.oracle
+                .judge_changes(&connected.map(|client| client.number).collect::<Vec<_>>())?;
+        }
         self.judge_streams()?;
         self.broken_rule.take().map_or(Ok(()), Err)
     }

@@ -2,7 +2,7 @@
 //!
 //! `SIM_CELLS_SEEDS` says how many worlds are tried (default 200).
 
-use sim::{CellsToll, GatewayFlaw, Options, Sabotage, run, run_many};
+use sim::{CellsToll, GatewayFlaw, Options, RetainedFlaw, Sabotage, run, run_many};
 
 fn seeds() -> u64 {
     std::env::var("SIM_CELLS_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(200)
@@ -60,6 +60,8 @@ sees! {
     summaries_that_are_taken_for_empty: Sabotage::Gateway(Flaw::TakesUnknownForEmpty), 0;
     answers_that_are_of_an_earlier_owner: Sabotage::Gateway(Flaw::ReusesNumbers), 150;
     answers_before_the_shards_have_the_message: Sabotage::Gateway(Flaw::AnswersEarly), 0;
+    retained_messages_that_are_asked_for_early: Sabotage::Retained(RetainedFlaw::AsksEarly), 0;
+    homes_that_answer_early: Sabotage::Retained(RetainedFlaw::AnswersEarly), 7200;
     frames_that_are_lost: Sabotage::LoseFrames, 0;
     frames_that_are_delivered_twice: Sabotage::DoubleFrames, 0;
     frames_of_an_earlier_owner: Sabotage::KeepOldFrames, 30;

@@ -15,7 +15,15 @@ pub(super) struct Dealt {
     pages: HashMap<u64, u64, FixedState>,
     /// In the order in which they were asked, as shards answer the latest only.
     grants: VecDeque<(u64, Asked)>,
+    /// Questions of barriers, each with the shard that asks there.
+    barriers: HashMap<u64, Barrier, FixedState>,
     last: u64,
+}
+
+#[derive(Debug)]
+struct Barrier {
+    asked_by: (ShardId, u64),
+    awaited: u64,
 }
 
 #[derive(Debug)]
@@ -83,13 +91,31 @@ impl Dealt {
         answered
     }
 
+    /// All shards are asked by a barrier. Returns the number of the question here.
+    pub(super) fn barrier(&mut self, asked_by: (ShardId, u64), awaited: u64) -> u64 {
+        self.last += 1;
+        self.barriers.insert(self.last, Barrier { asked_by, awaited });
+        self.last
+    }
+
+    /// A shard has answered. Returns who has asked there, and under which number.
+    pub(super) fn on_barrier(&mut self, own: u64, by: ShardId) -> Option<(ShardId, u64)> {
+        let barrier = self.barriers.get_mut(&own)?;
+        barrier.awaited &= !(1 << by);
+        let (asked_by, is_over) = (barrier.asked_by, barrier.awaited == 0);
+        if is_over {
+            self.barriers.remove(&own);
+        }
+        Some(asked_by)
+    }
+
     /// Who has asked all that is gone.
     pub(super) fn forget(&mut self) {
         *self = Self { last: self.last, ..Self::default() };
     }
 
     pub(super) fn len(&self) -> usize {
-        self.messages.len() + self.pages.len() + self.grants.len()
+        self.messages.len() + self.pages.len() + self.grants.len() + self.barriers.len()
     }
 }
 

@@ -38,6 +38,10 @@ pub enum Frame {
     Changes { through: u64, changes: Vec<Change> },
     /// Your summary up to this number counts here.
     Counts { through: u64 },
+    /// Let each of your shards say what it has sent before. `from`: the shard of mine that asks.
+    Ask { number: u64, from: ShardId },
+    /// This shard of mine has sent what it had, for a question of that shard of yours.
+    Passed { number: u64, to: ShardId, by: ShardId },
 }
 
 /// A message on its way to another cell.

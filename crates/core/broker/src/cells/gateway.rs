@@ -229,6 +229,7 @@ impl Gateway {
             Mail::Publish { .. } | Mail::Retain { .. } => self.on_message(from, mail, now_ms, out),
             Mail::QueryRetained(_) | Mail::AskGrant { .. } => self.ask(from, mail, now_ms, out),
             Mail::Ask { number, .. } => self.on_barrier(from, number, out),
+            Mail::Passed { by, number } => self.on_dealt_barrier(number, by, out),
             Mail::Confirmed { confirm, reason, .. } => {
                 self.on_dealt_answer(confirm.connection, from, reason, out);
             }
@@ -290,6 +291,16 @@ impl Gateway {
                 let passed = self.told.on_counts(through);
                 self.pass(passed, out);
             }
+            Frame::Ask { number, from } => {
+                let shards = self.shared.homes.shards();
+                let own = self.dealt.barrier((from, number), u64::MAX >> (64 - shards));
+                let mail = |shard| (shard, Mail::Ask { from: self.place, number: own });
+                out.mail.extend((0..shards).map(mail));
+            }
+            Frame::Passed { number, to, by } => {
+                let passed = self.told.on_passed((to, number), by);
+                self.pass(passed, out);
+            }
         }
         Ok(())
     }
@@ -299,7 +310,8 @@ impl Gateway {
         let homes = self.shared.homes;
         let shard = match frame {
             Frame::Publish(own) | Frame::Retain(own) => Some(own.from),
-            Frame::AskGrant { from, .. } => Some(*from),
+            Frame::AskGrant { from, .. } | Frame::Ask { from, .. } => Some(*from),
+            Frame::Passed { to, by, .. } => Some((*to).max(*by)),
             Frame::Query(query) => query.after.as_ref().map(|end| end.shard),
             Frame::Page { next, .. } => next.as_ref().map(|end| end.shard),
             _ => None,
@@ -365,9 +377,19 @@ impl Gateway {
 
     fn on_barrier(&mut self, from: ShardId, number: u64, out: &mut Outgoing) {
         self.told.tell(&self.shared.interest, &mut out.frames);
-        let is_early = self.flaw == Some(GatewayFlaw::PassesEarly);
-        if is_early || self.told.pass(from, number, &self.shared.interest) {
-            self.pass(vec![(from, number)], out);
+        if self.epoch().is_none() || self.flaw == Some(GatewayFlaw::PassesEarly) {
+            return self.pass(vec![(from, number)], out);
+        }
+        let shards = u64::MAX >> (64 - self.shared.homes.shards());
+        self.told.ask((from, number), shards, &self.shared.interest);
+        out.frames.push((from, Frame::Ask { number, from }));
+    }
+
+    /// A shard has answered a barrier of the other cell. The answer is behind all that the shard
+    /// has sent before.
+    fn on_dealt_barrier(&mut self, own: u64, by: ShardId, out: &mut Outgoing) {
+        if let Some((to, number)) = self.dealt.on_barrier(own, by) {
+            out.frames.push((by, Frame::Passed { number, to, by }));
         }
     }
 
@@ -488,6 +510,8 @@ impl Gateway {
             filter,
             ask: 0,
             page: self.dealt.page(number),
+            // All that was on its way has come before the first page.
+            is_settled: after.is_some(),
             after: after.and_then(|end| end.after),
             shard: 0,
         };

@@ -12,6 +12,7 @@
 //!              9 Summary: ask, number, depths, 0 u8, count, gaps
 //!                                            | 1 u8, bitmap
 //!              10 Changes: through, count, changes
+//!              12 Ask: number, from         13 Passed: number, to, by
 //! end          0 | 1, shard | 2, shard, cursor
 //! message      flags u8, level u8, scope?, left_ms?, publisher?, author?,
 //!              topic, properties, payload
@@ -122,6 +123,15 @@ pub fn encode(frame: &Frame, now_ms: u64, bytes: &mut Vec<u8>) {
             changes.iter().for_each(|change| put_number(bytes, number_of(*change)));
         }
         Frame::Counts { through } => put_numbered(bytes, kind::COUNTS, *through),
+        Frame::Ask { number, from } => {
+            put_numbered(bytes, kind::ASK, *number);
+            put_number(bytes, (*from).into());
+        }
+        Frame::Passed { number, to, by } => {
+            put_numbered(bytes, kind::PASSED, *number);
+            put_number(bytes, (*to).into());
+            put_number(bytes, (*by).into());
+        }
     }
 }
 
@@ -307,6 +317,11 @@ impl Decoder<'_> {
             kind::SUMMARY => self.summary()?,
             kind::CHANGES => self.changes()?,
             kind::COUNTS => Frame::Counts { through: self.reader.number()? },
+            kind::ASK => Frame::Ask { number: self.reader.number()?, from: self.shard()? },
+            kind::PASSED => {
+                let (number, to) = (self.reader.number()?, self.shard()?);
+                Frame::Passed { number, to, by: self.shard()? }
+            }
             _ => return Err(Unreadable("unknown kind of frame")),
         })
     }
@@ -492,6 +507,8 @@ mod kind {
     pub(super) const SUMMARY: u8 = 9;
     pub(super) const CHANGES: u8 = 10;
     pub(super) const COUNTS: u8 = 11;
+    pub(super) const ASK: u8 = 12;
+    pub(super) const PASSED: u8 = 13;
 }
 
 /// Bits of a message's first byte. The highest bit is unused.
@@ -656,6 +673,8 @@ mod tests {
                 vec![10, 0xac, 2, 3, 14, 0xb0, 9, 0x85, 0x80, 0x80, 4],
             ),
             (Frame::Counts { through: 0 }, vec![11, 0]),
+            (Frame::Ask { number: 300, from: 63 }, vec![12, 0xac, 2, 63]),
+            (Frame::Passed { number: 1, to: 63, by: 2 }, vec![13, 1, 63, 2]),
         ]
     }
 

@@ -1,12 +1,13 @@
-//! A SUBACK that waits until all other shards have heard of its subscription.
+//! What waits until all other shards have heard of a subscription: its SUBACK, and the retained
+//! messages that it asks for.
 
 use codec::{Packet, Properties, Suback};
 
 use crate::Shard;
-use crate::parts::barrier::PendingSuback;
+use crate::parts::barrier::{Behind, PendingSuback, RetainedFlaw};
 use crate::state::Context;
 use crate::words::expected::Expected;
-use crate::{Mail, ShardId};
+use crate::{Mail, RetainedQuery, ShardId};
 
 impl Shard {
     /// Answers a SUBSCRIBE when all shards know what it has led to, and the journal does.
@@ -22,7 +23,7 @@ impl Shard {
         let connection = client.connection;
         let waiting =
             PendingSuback { session, connection, packet_id, reasons: reasons.into(), kept };
-        self.cx.flow.barrier.push(waiting);
+        self.cx.flow.barrier.push(Behind::Suback(waiting));
         // Nobody has to be asked where there is one shard.
         self.answer_passed();
     }
@@ -33,14 +34,50 @@ impl Shard {
     }
 
     pub(crate) fn answer_passed(&mut self) {
-        while let Some(waiting) = self.cx.flow.barrier.next_passed(self.cx.id) {
-            let PendingSuback { session, connection, packet_id, reasons, kept } = waiting;
-            let Some(slot) = self.sessions.slot_of(session) else { continue };
-            if self.sessions.link(slot, connection).is_some() {
-                let properties = Properties::EMPTY;
-                let suback = Suback { packet_id, properties, reasons: &reasons };
-                self.answer_when_kept(slot, kept, &Packet::Suback(suback));
+        while let Some(passed) = self.cx.flow.barrier.next_passed(self.cx.id) {
+            match passed {
+                Behind::Suback(suback) => self.answer_subscribe(suback),
+                Behind::Wanted(session) => {
+                    if let Some(slot) = self.sessions.slot_of(session) {
+                        self.ask_next_page(slot);
+                    }
+                }
+                Behind::Query(query) => self.on_settled_query(query),
             }
+        }
+    }
+
+    fn answer_subscribe(&mut self, waiting: PendingSuback) {
+        let PendingSuback { session, connection, packet_id, reasons, kept } = waiting;
+        let Some(slot) = self.sessions.slot_of(session) else { return };
+        if self.sessions.link(slot, connection).is_some() {
+            let properties = Properties::EMPTY;
+            let suback = Suback { packet_id, properties, reasons: &reasons };
+            self.answer_when_kept(slot, kept, &Packet::Suback(suback));
+        }
+    }
+
+    /// A question for retained messages. Those of several cells wait for what is on its way here.
+    pub(crate) fn on_query(&mut self, query: Box<RetainedQuery>) {
+        let waits = self.cx.shared.homes.has_other_cells() && !query.is_settled;
+        if !waits || self.cx.flow.barrier.flaw == Some(RetainedFlaw::AnswersEarly) {
+            return self.retained.on_query(query, &mut self.cx.effects);
+        }
+        self.cx.flow.barrier.push(Behind::Query(query));
+    }
+
+    /// Plants a fault.
+    #[cfg(feature = "testing")]
+    pub const fn plant_retained_flaw(&mut self, flaw: RetainedFlaw) {
+        self.cx.flow.barrier.flaw = Some(flaw);
+    }
+
+    /// Its barrier is passed. What came before the answers may not be dealt with yet.
+    fn on_settled_query(&mut self, mut query: Box<RetainedQuery>) {
+        query.is_settled = true;
+        match self.cx.flow.inbox.has_unread() {
+            true => self.cx.flow.inbox.push_unread(Mail::QueryRetained(query)),
+            false => self.retained.on_query(query, &mut self.cx.effects),
         }
     }
 }

@@ -187,6 +187,9 @@ impl Shard {
         {
             let is_other = old != Some((granted.bits, *identifier));
             client.handle_retained(filter.filter, *options, granted.is_new, is_other);
+            if self.cx.shared.homes.has_other_cells() {
+                self.want_behind_barrier(slot);
+            }
         }
         granted.qos
     }

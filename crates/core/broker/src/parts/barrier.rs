@@ -4,11 +4,20 @@
 //! member by mail. A message that is published behind the SUBACK, wherever, is the group's, and is
 //! kept if the member is; so the SUBACK of a shared subscription waits until each shard has said
 //! that it has dealt with the mail before. It is asked once a turn for all that wait.
+//!
+//! With several cells all shards of all cells are asked, and two more kinds wait. A message that
+//! is retained finds subscribers where it is published, by what is known of them there, and is
+//! kept at the home of its topic. A subscriber that is not known yet has to find it at the home:
+//!
+//! - Retained messages are asked for behind the barrier of their SUBSCRIBE. Who publishes later
+//!   knows of the subscriber.
+//! - The home answers behind a barrier of its own. What was published before has come by then,
+//!   since each shard answers behind what it has sent.
 
 use std::collections::VecDeque;
 
 use crate::words::homes::Place;
-use crate::{SessionKey, ShardId};
+use crate::{RetainedQuery, SessionKey, ShardId};
 
 /// Bytes of what waits. Policy: above it no SUBSCRIBE is read.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
@@ -27,6 +36,25 @@ pub(crate) struct PendingSuback {
     pub(crate) kept: Option<storage::Position>,
 }
 
+/// What waits for the answers to a question.
+#[derive(Debug)]
+pub(crate) enum Behind {
+    Suback(PendingSuback),
+    /// A session wants retained messages.
+    Wanted(SessionKey),
+    /// A question for retained messages that have their home here.
+    Query(Box<RetainedQuery>),
+}
+
+/// A fault that tests plant, of several cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetainedFlaw {
+    /// Retained messages are asked for before all know of the subscription.
+    AsksEarly,
+    /// Their home answers before what is on its way has come.
+    AnswersEarly,
+}
+
 /// The questions of a shard, and what waits for their answers.
 #[derive(Debug)]
 pub(crate) struct Barrier {
@@ -34,18 +62,19 @@ pub(crate) struct Barrier {
     asked: u64,
     answered: Box<[u64]>,
     /// With the number of the question, in its order.
-    waiting: VecDeque<(u64, PendingSuback)>,
+    waiting: VecDeque<(u64, Behind)>,
     waiting_bytes: usize,
+    pub(crate) flaw: Option<RetainedFlaw>,
 }
 
 impl Barrier {
     pub(crate) fn new(places: Place) -> Self {
         let answered = (0..places).map(|_| 0).collect();
-        Self { asked: 0, answered, waiting: VecDeque::new(), waiting_bytes: 0 }
+        Self { asked: 0, answered, waiting: VecDeque::new(), waiting_bytes: 0, flaw: None }
     }
 
     pub(crate) fn waiting_count(&self) -> usize {
-        self.waiting.len()
+        self.waiting.iter().filter(|(_, it)| matches!(it, Behind::Suback(_))).count()
     }
 
     pub(crate) const fn is_full(&self) -> bool {
@@ -53,9 +82,20 @@ impl Barrier {
     }
 
     /// Waits for the question that comes next.
-    pub(crate) fn push(&mut self, waiting: PendingSuback) {
+    pub(crate) fn push(&mut self, waiting: Behind) {
         self.waiting_bytes += waiting.bytes();
-        self.waiting.push_back((self.asked + 1, waiting));
+        self.waiting.push_back((self.next_number(), waiting));
+    }
+
+    /// Of the question that comes next.
+    pub(crate) const fn next_number(&self) -> u64 {
+        self.asked + 1
+    }
+
+    /// Has every shard but `own` answered this question?
+    pub(crate) fn is_passed(&self, own: ShardId, number: u64) -> bool {
+        let mut answered = self.answered.iter().enumerate();
+        answered.all(|(shard, answered)| shard == usize::from(own) || *answered >= number)
     }
 
     /// Is there a question that has to be asked now?
@@ -79,10 +119,9 @@ impl Barrier {
     }
 
     /// The next of those that every shard but `own` has heard of.
-    pub(crate) fn next_passed(&mut self, own: ShardId) -> Option<PendingSuback> {
+    pub(crate) fn next_passed(&mut self, own: ShardId) -> Option<Behind> {
         let (number, _) = self.waiting.front()?;
-        let mut answered = self.answered.iter().enumerate();
-        if answered.any(|(shard, answered)| shard != usize::from(own) && answered < number) {
+        if !self.is_passed(own, *number) {
             return None;
         }
         let (_, waiting) = self.waiting.pop_front()?;
@@ -91,8 +130,13 @@ impl Barrier {
     }
 }
 
-impl PendingSuback {
+impl Behind {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + FILTER_BYTES * self.reasons.len()
+        let rest = match self {
+            Self::Suback(suback) => FILTER_BYTES * suback.reasons.len(),
+            Self::Wanted(_) => 0,
+            Self::Query(query) => size_of::<RetainedQuery>() + query.filter.len(),
+        };
+        size_of::<Self>() + rest
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Extras {
     /// Subscriptions that have asked. Beside a fresh topic stands how many had by then: a page for
     /// a later one is not older.
     pub(crate) retained_asks: u32,
+    /// What is wanted is asked for when this question of the barrier is answered. 0: at once.
+    pub(crate) retained_barrier: u64,
     pub(crate) notices: ClientNotices,
     /// How far the SUBSCRIBE or UNSUBSCRIBE has got that is being handled.
     pub(crate) request: Option<Box<Done>>,

@@ -14,6 +14,7 @@ use crate::Shard;
 use crate::deliver::copies::{Routed, identifiers_of};
 use crate::deliver::kept::unlogged;
 use crate::log::facts::Origin;
+use crate::parts::barrier::{Behind, RetainedFlaw};
 use crate::parts::client::{AskedPage, Client, Extras};
 use crate::parts::notices::Subject;
 use crate::parts::retained::PAGE_MESSAGES;
@@ -283,6 +284,7 @@ impl Shard {
             filter: filter.into(),
             ask: extras.retained_asks,
             page: 0,
+            is_settled: false,
             after: None,
             shard: 0,
         };
@@ -295,6 +297,25 @@ impl Shard {
         } else {
             let home = self.cx.shared.place_of_topic(Name::new(scope, filter));
             self.ask_page(slot, RetainedQuery { home, ..query });
+        }
+    }
+
+    /// Do all other shards know of the subscriptions whose retained messages it wants?
+    fn are_wanted_settled(&self, slot: u32) -> bool {
+        let extras = self.sessions.get(slot).and_then(|client| client.extras.as_ref());
+        let barrier = extras.map_or(0, |extras| extras.retained_barrier);
+        barrier == 0 || self.cx.flow.barrier.is_passed(self.cx.id, barrier)
+    }
+
+    /// With several cells, what the session wants is asked for behind the next barrier.
+    pub(crate) fn want_behind_barrier(&mut self, slot: u32) {
+        let number = self.cx.flow.barrier.next_number();
+        let is_early = self.cx.flow.barrier.flaw == Some(RetainedFlaw::AsksEarly);
+        let Some(client) = self.sessions.get_mut(slot).expected() else { return };
+        let (session, extras) = (client.key, client.extras());
+        if !extras.retained_wanted.is_empty() && extras.retained_barrier != number && !is_early {
+            extras.retained_barrier = number;
+            self.cx.flow.barrier.push(Behind::Wanted(session));
         }
     }
 
@@ -323,7 +344,9 @@ impl Shard {
         if let Some(query) = extras.retained_next.pop() {
             return self.ask_page(slot, query);
         }
-        while let Some(filter) = self.sessions.get_mut(slot).and_then(Client::next_wanted) {
+        while self.are_wanted_settled(slot)
+            && let Some(filter) = self.sessions.get_mut(slot).and_then(Client::next_wanted)
+        {
             self.ask_retained(slot, &filter);
         }
         if let Some(client) = self.sessions.get_mut(slot) {

@@ -79,7 +79,7 @@ impl Shard {
             Mail::Retain { message, confirm, owner } => {
                 self.on_retain_mail(message, confirm, owner);
             }
-            Mail::QueryRetained(query) => self.retained.on_query(query, &mut self.cx.effects),
+            Mail::QueryRetained(query) => self.on_query(query),
             Mail::Retained { query, messages: page, is_last: ends } => {
                 self.on_retained_page(*query, &page, ends)
             }

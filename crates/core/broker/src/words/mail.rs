@@ -86,6 +86,8 @@ pub struct RetainedQuery {
     pub ask: u32,
     /// The page that comes next, by its number among all that the subscriber's shard asks for.
     pub page: u64,
+    /// The home has heard from all shards of all cells since it was asked.
+    pub is_settled: bool,
     pub after: Option<Cursor>,
     /// If the home is another cell: which shard there is asked next.
     pub shard: ShardId,

@@ -1,9 +1,10 @@
 //! Retained messages, which have their home in one cell, for subscribers of all.
 
+use broker::RetainedFlaw;
 use broker::Settings;
 use broker::cells::gateway::GatewayFlaw;
 
-use crate::stage::{BACK, Stage, THERE, noticing, noticing_with};
+use crate::stage::{BACK, Stage, THERE, noticing, noticing_retained, noticing_with};
 
 /// All cells have the same retained messages.
 #[track_caller]
@@ -183,11 +184,69 @@ fn pages_go_on_where_they_were_when_the_owner_changes() {
 fn pages_are_asked_for_again() {
     noticing([GatewayFlaw::ForgetsPages], |stage| {
         let expected = many(stage);
-        stage.hold(BACK);
-        stage.sends("reader@0", "subscribe m/+ qos0");
+        stage.asks_pages("reader@0", "subscribe m/+ qos0");
         stage.take_over(1);
         stage.release(BACK);
         assert!(stage.topics("reader@0") == expected);
+    });
+}
+
+/// It was published before the publisher's cell knew of the subscriber, and comes to its home late.
+#[test]
+fn a_retained_message_on_its_way_to_its_home_is_not_missed() {
+    noticing_retained(RetainedFlaw::AnswersEarly, |stage| {
+        stage.hold((2, 1));
+        stage.sends("writer@2", "publish r@1 x retain qos1 id1");
+        stage.sends("reader@0", "subscribe r@1 qos0");
+        stage.gets("reader@0", ["suback 1: 0"]);
+        stage.release((2, 1));
+        stage.gets("reader@0", ["publish r@1 x retain"]);
+        stage.gets("writer@2", ["puback 1"]);
+        stage.is_over();
+    });
+}
+
+/// The publisher's cell learns of the subscriber late.
+#[test]
+fn a_retained_message_of_who_does_not_know_the_subscriber_yet_is_not_missed() {
+    noticing_retained(RetainedFlaw::AsksEarly, |stage| {
+        stage.hold((0, 2));
+        stage.sends("reader@0", "subscribe r@1 qos0");
+        stage.sends("writer@2", "publish r@1 x retain qos0");
+        stage.gets("reader@0", []);
+        stage.release((0, 2));
+        stage.gets("reader@0", ["suback 1: 0", "publish r@1 x retain"]);
+        stage.is_over();
+    });
+}
+
+#[test]
+fn retained_messages_on_their_way_are_not_missed_by_wildcards() {
+    noticing_retained(RetainedFlaw::AnswersEarly, |stage| {
+        stage.hold((2, 1));
+        stage.sends("writer@2", "publish r@1 x retain qos0");
+        stage.sends("reader@0", "subscribe # qos0");
+        stage.gets("reader@0", ["suback 1: 0"]);
+        stage.release((2, 1));
+        stage.gets("reader@0", ["publish r@1 x retain"]);
+        stage.is_over();
+    });
+}
+
+/// Questions of the home wait for a cell whose owner goes, and for no other.
+#[test]
+fn the_home_does_not_wait_for_a_cell_without_an_owner() {
+    noticing([GatewayFlaw::KeepsBarriers], |stage| {
+        stage.sends("writer@1", "publish r@1 x retain qos1 id1");
+        stage.gets("writer@1", ["puback 1"]);
+        stage.gets("reader@0", []);
+        stage.hold((2, 1));
+        stage.sends("reader@0", "subscribe r@1 qos0");
+        stage.gets("reader@0", ["suback 1: 0"]);
+        stage.lose(2);
+        stage.gets("reader@0", ["publish r@1 x retain"]);
+        stage.release((2, 1));
+        stage.is_over();
     });
 }
 

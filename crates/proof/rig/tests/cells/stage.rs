@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use broker::cells::gateway::GatewayFlaw;
 use broker::command::{Command, Publication};
-use broker::{ConnectRequest, Durability, Figure, Metrics, Settings, Waits};
+use broker::{ConnectRequest, Durability, Figure, Metrics, RetainedFlaw, Settings, Waits};
 use codec::{AckKind, Version};
 use rig::{Cells, Conn, Got, Received, level, of_version, persistent, request};
 
@@ -43,6 +43,16 @@ pub(crate) fn noticing_with<const N: usize>(
         let done = catch_unwind(AssertUnwindSafe(|| does(&mut stage)));
         assert!(done.is_err(), "{flaw:?} is not noticed");
     }
+}
+
+/// The same with a flaw in all shards.
+pub(crate) fn noticing_retained(flaw: RetainedFlaw, does: impl Fn(&mut Stage)) {
+    does(&mut Stage::new(&Settings::default(), None));
+    let mut stage = Stage::new(&Settings::default(), None);
+    let shards = stage.cells.labs.iter_mut().flat_map(|lab| &mut lab.shards);
+    shards.for_each(|shard| shard.plant_retained_flaw(flaw));
+    let done = catch_unwind(AssertUnwindSafe(|| does(&mut stage)));
+    assert!(done.is_err(), "{flaw:?} is not noticed");
 }
 
 /// The ways between the first two cells.
@@ -104,6 +114,22 @@ impl Stage {
     /// Sends a packet; all that may arrive does.
     pub(crate) fn sends(&mut self, name: &str, packet: &str) {
         self.posts(name, packet);
+        self.cells.settle();
+    }
+
+    /// Subscribes, until it has asked for a page of retained messages. From then on nothing arrives
+    /// from cell 1.
+    pub(crate) fn asks_pages(&mut self, name: &str, packet: &str) {
+        let Client { cell, .. } = self.client(name);
+        self.release(BACK);
+        self.posts(name, packet);
+        for _ in 0..100 {
+            self.cells.go_round();
+            if self.waits(cell, |waits| waits.pages) > 0 {
+                break;
+            }
+        }
+        self.hold(BACK);
         self.cells.settle();
     }
 

@@ -180,7 +180,7 @@ const SUBSCRIBERS: [Wait; 2] = [
     },
     Wait {
         name: "a page of retained messages",
-        begins: |stage| stage.sends("clean@0", "subscribe r/# qos0"),
+        begins: |stage| stage.asks_pages("clean@0", "subscribe r@1 qos0"),
         kind: |waits| waits.pages,
         who: "clean@0",
         gets: [PAGE, PAGE, PAGE, &["suback 1: 0"]],

@@ -148,7 +148,9 @@ impl Oracle {
 
     /// The session has a connection, which was begun at that time.
     pub fn on_connected(&mut self, session: u32, opened_ms: u64) {
-        self.session(session).opened_ms = opened_ms;
+        let now = self.now + 1;
+        let own = self.session(session);
+        (own.opened_ms, own.connected) = (opened_ms, now);
     }
 
     /// From here on the broker may grant less. What it has acknowledged before to the publisher is
@@ -486,6 +488,28 @@ impl Oracle {
             seen.times.keys().any(|(own, payload)| own == topic && payload.sequence >= sequence)
         };
         self.retained.judge(&seen.retained, is_overtaken, dropped)
+    }
+}
+
+/// Of several cells.
+impl Oracle {
+    /// Who has subscribed since it connected has the last change of each topic, as it was made or
+    /// as it is retained, whenever that was. `connected`: clients that are.
+    pub(crate) fn judge_changes(&self, connected: &[u32]) -> Result<(), String> {
+        if self.dropped > 0 {
+            return Ok(());
+        }
+        for (session, seen) in self.sessions.iter().filter(|(id, _)| connected.contains(id)) {
+            for (topic, sequence) in self.retained.certain() {
+                let publisher_is_it = self.no_local.contains(session);
+                let has_it =
+                    |(own, payload): &MessageId| own == topic && payload.sequence >= sequence;
+                if seen.has_asked_for(topic) && !publisher_is_it && !seen.times.keys().any(has_it) {
+                    return Err(format!("session {session} lacks change {sequence} of {topic}"));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

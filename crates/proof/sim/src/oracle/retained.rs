@@ -48,6 +48,16 @@ impl Retained {
         }
     }
 
+    /// Topics of which it is certain what was retained last: the number of the change.
+    pub(super) fn certain(&self) -> impl Iterator<Item = (&str, u32)> {
+        let is_certain = |entry: &Topic| {
+            let is_cleared = entry.clears.range(entry.acknowledged..).next().is_some();
+            entry.acknowledged > 0 && !is_cleared && entry.late.is_empty()
+        };
+        let all = self.topics.iter().filter(move |(_, entry)| is_certain(entry));
+        all.map(|(topic, entry)| (&**topic, entry.acknowledged))
+    }
+
     /// A later change may hold without its acknowledgement having come. `is_overtaken`: the reader
     /// has got a later change of the topic as it was made, and what is retained is not sent behind
     /// that.

@@ -20,6 +20,8 @@ pub(super) struct Session {
     pub(super) last: BTreeMap<(String, u32, Option<QoS>), Last>,
     /// When its present connection began.
     pub(super) opened_ms: u64,
+    /// When it was known that the connection has the session.
+    pub(super) connected: Moment,
 }
 
 /// The last new sequence number, of any QoS, and of QoS 1 and 2.
@@ -148,6 +150,15 @@ impl Session {
     pub(super) fn granted(&self, topic: &str, sent: Moment) -> Option<QoS> {
         let all = self.subscriptions.iter().filter(|s| s.is_certain(sent) && !s.is_shared());
         all.filter(|s| s.matches(topic)).map(|s| s.qos_at(sent)).max()
+    }
+
+    /// Has it subscribed to the topic on its present connection, and not given that up?
+    pub(super) fn has_asked_for(&self, topic: &str) -> bool {
+        let is_of_connection = |own: &&Subscription| {
+            own.ended.is_none() && own.certain.is_some_and(|since| since > self.connected)
+        };
+        let all = self.subscriptions.iter().filter(|own| !own.is_shared());
+        all.filter(is_of_connection).any(|own| own.matches(topic))
     }
 
     /// Is it surely in the shared group?
