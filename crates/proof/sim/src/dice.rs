@@ -24,6 +24,11 @@ pub(crate) fn new_settings(
         mail_bytes_max: pick(&[50, 500, 5_000, 500_000], random),
         // Most have more than anybody asks for.
         turn_units: pick(&[1, 3, 30, TURN_UNITS, TURN_UNITS, TURN_UNITS], crowd),
+        will_grace_ms: match options.sabotage {
+            Some(Sabotage::HoldLeftWills) => 1 << 40,
+            Some(Sabotage::HurryLeftWills) => 0,
+            _ => 10_000,
+        },
         spans: options.spans.then_some(SpanSettings { sampled_per_million: 300_000 }),
         ..Settings::default()
     };

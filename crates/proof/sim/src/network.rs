@@ -380,6 +380,9 @@ impl World {
             }
             return;
         }
+        if *ended == Ended::Shutdown {
+            return self.oracle.on_will_stopped(arrival);
+        }
         let is_goodbye = *ended == Ended::Client(Reason::NORMAL_DISCONNECTION);
         self.oracle.on_will_ended(arrival, is_goodbye, next_is_clean);
     }

@@ -26,6 +26,10 @@ pub enum Sabotage {
     NoteKeptOnly,
     /// Shards ask for retained messages, or answer such questions, too early.
     Retained(RetainedFlaw),
+    /// Wills of clients that were lost with the broker wait for ever.
+    HoldLeftWills,
+    /// They do not wait for their clients.
+    HurryLeftWills,
     LoseMail,
     /// What a write did not take is forgotten.
     ForgetRest,

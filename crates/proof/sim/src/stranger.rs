@@ -50,6 +50,7 @@ impl World {
                 let sent = outbox.map(|out| out.slices().flatten().copied().collect());
                 core.on_closed(slot, connection, now_ms);
                 self.oracle.trace.note(|| format!("a stranger was {client_id} for a moment"));
+                self.oracle.on_stranger(self.clients[who].number);
                 sent.unwrap_or_default()
             }
         };

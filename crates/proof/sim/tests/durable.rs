@@ -171,6 +171,16 @@ fn the_oracle_sees_wills_that_are_cleared_before_others_have_them() {
 }
 
 #[test]
+fn the_oracle_sees_wills_of_lost_clients_that_never_come() {
+    is_caught(Sabotage::HoldLeftWills);
+}
+
+#[test]
+fn the_oracle_sees_wills_that_do_not_wait_for_lost_clients() {
+    is_caught(Sabotage::HurryLeftWills);
+}
+
+#[test]
 fn the_oracle_sees_a_newest_record_that_is_not_read() {
     is_caught(Sabotage::ForgetNewest);
 }

@@ -27,6 +27,7 @@ pub struct DurabilityConfig {
     /// Resolved. 0: no limit.
     pub log_bytes_max: u64,
     commit_delay_ms: u32,
+    will_grace_secs: u32,
     space_percent: u32,
     reclaim_percent: u32,
     reclaim_bytes_per_sec: u32,
@@ -63,6 +64,11 @@ impl DurabilityConfig {
     #[must_use]
     pub fn of_cluster(&self) -> Self {
         Self { log_bytes_max: AUTO, commit_delay_ms: 0, ..self.clone() }
+    }
+
+    /// How long the will of a session that ended with the broker waits for its client.
+    pub fn will_grace(&self) -> Duration {
+        Duration::from_secs(self.will_grace_secs.into())
     }
 
     /// How long a commit that is not alone waits for others.
@@ -129,6 +135,7 @@ pub(super) fn lower(
         },
         log_bytes_max: raw.log_bytes_max,
         commit_delay_ms: raw.commit_delay_ms,
+        will_grace_secs: raw.will_grace_secs,
         space_percent: raw.space_percent,
         reclaim_percent: raw.reclaim_percent,
         reclaim_bytes_per_sec: raw.reclaim_bytes_per_sec,
@@ -279,6 +286,7 @@ mod tests {
             segment_bytes,
             log_bytes_max,
             commit_delay_ms: 0,
+            will_grace_secs: 10,
             space_percent: 10,
             reclaim_percent: 50,
             reclaim_bytes_per_sec: 1 << 20,

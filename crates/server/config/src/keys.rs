@@ -517,6 +517,9 @@ settings! {
         /// Milliseconds that a commit may wait for others, so that all logs are synced together. A
         /// publisher that is alone does not wait. 0: none. No effect in a cluster.
         commit_delay_ms: u32 = count(0, 1_000), "0";
+        /// Seconds that the will of a session without expiry waits for its client, after the broker
+        /// has ended with the connection open. It is published if the client does not come back.
+        will_grace_secs: u32 = count(0, 3_600), "10";
         /// Space is reclaimed once a log takes more than this percentage of the bytes that are
         /// needed, plus two segments. Smaller: less space, more copying.
         space_percent: u32 = count(110, 1_000), "200";

@@ -776,7 +776,7 @@ mod tests {
         };
         let publish = encoded(&Frame::Publish(carried("", &message())));
         assert_eq!(refused_at(&publish, 0, 0), "unknown kind of frame");
-        assert_eq!(refused_at(&publish, 0, 12), "unknown kind of frame");
+        assert_eq!(refused_at(&publish, 0, 14), "unknown kind of frame");
         assert_eq!(refused_at(&publish, 2, 64), "shard number is not below 64");
         assert_eq!(refused_at(&publish, 5, 3), "QoS is 3; must be 0, 1 or 2");
         assert_eq!(refused_at(&publish, 5, 0x80), "unknown flag of a message");

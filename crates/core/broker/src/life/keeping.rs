@@ -38,7 +38,11 @@ impl Shard {
             }
             return Ok(());
         }
-        if !client.is_persistent() || level == Durability::Memory {
+        if !client.is_persistent() {
+            self.keep_lone_will(slot);
+            return Ok(());
+        }
+        if level == Durability::Memory {
             return Ok(());
         }
         // What it has asked for already, at level `memory`, does not wait.
@@ -267,7 +271,10 @@ impl Shard {
         let pending = self.all_pending(slot);
         let Self { sessions, log: Some(log), .. } = self else { return };
         let id_hash = sessions.id_hash(slot);
-        let answered = log.end_session(slot, pending, id_hash);
+        let answered = match log.kept.get(slot) {
+            Some(_) => log.end_session(slot, pending, id_hash),
+            None => log.end_lone_will(slot, Some(id_hash)),
+        };
         sessions.set_kept(slot, false);
         answered.into_iter().for_each(|client| self.finish_end(client));
     }
@@ -334,7 +341,7 @@ impl Sessions {
 
 impl Client {
     /// What is written of it as a session. `client_id`: the key of its name.
-    fn opening<'a>(&'a self, client_id: &'a str, version: Version) -> Opening<'a> {
+    pub(super) fn opening<'a>(&'a self, client_id: &'a str, version: Version) -> Opening<'a> {
         Opening {
             client_id,
             username: self.username.as_deref().unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use codec::QoS;
 use policy::Manner;
-use session::{Message, Will};
+use session::{Link, Message, Will};
 use storage::AppendError;
 
 use crate::log::late::DueWill;
@@ -11,7 +11,7 @@ use crate::log::store::{Class, Log};
 use crate::parts::notices::NoticeKind;
 use crate::parts::stream_index::Asking;
 use crate::words::expected::Expected;
-use crate::{Event, Name, Shard};
+use crate::{Durability, Event, Name, SessionKey, Shard};
 
 impl Shard {
     /// The service has decided about the will of a connection that is there.
@@ -29,10 +29,12 @@ impl Shard {
 
     /// The session has a will that it did not have when it was opened.
     fn keep_later_will(&mut self, slot: u32) {
-        let Some(kept) = self.log.as_ref().and_then(|log| log.kept.get(slot)) else { return };
-        // With the session, which is written later.
-        if !kept.is_unwritten() {
-            self.write_will(slot, Class::Normal);
+        let Some(log) = &self.log else { return };
+        match log.kept.get(slot) {
+            None => self.keep_lone_will(slot),
+            // With the session, which is written later.
+            Some(kept) if kept.is_unwritten() => {}
+            Some(_) => self.write_will(slot, Class::Normal),
         }
     }
 
@@ -68,22 +70,78 @@ impl Shard {
 
     /// The will is withdrawn, or published without a recipient.
     pub(crate) fn forget_will(&mut self, slot: u32) {
-        if let Some(log) = &mut self.log {
-            log.forget_will(slot);
+        let Self { sessions, log: Some(log), .. } = self else { return };
+        if log.kept.get(slot).is_some() {
+            return log.forget_will(slot);
+        }
+        let answered = log.end_lone_will(slot, Some(sessions.id_hash(slot)));
+        answered.into_iter().for_each(|client| self.finish_end(client));
+    }
+
+    /// Writes the will down that a session has which ends with its connection.
+    pub(super) fn keep_lone_will(&mut self, slot: u32) {
+        let (session, id_hash) = (self.sessions.key(slot), self.sessions.id_hash(slot));
+        let Self { cx, sessions, log: Some(log), .. } = self else { return };
+        let Some(client) = sessions.get(slot).expected() else { return };
+        let level = client.limits.durability;
+        if client.will.is_none() || level == Durability::Memory {
+            return;
+        }
+        let Some(version) = client.session.link().map(Link::version) else { return };
+        let client_id = client.name().key();
+        let opening = client.opening(&client_id, version);
+        match log.begin_lone_will(slot, &opening, (level, id_hash), cx.now_ms) {
+            Ok(()) => {}
+            // The next segment is being made.
+            Err(AppendError::Backlog { .. }) => log.put_off_lone_will(session, id_hash),
+            Err(error) => self.report_will_not_kept(slot, error),
         }
     }
 
-    /// Publishes the will of a kept session. False: it has no recipient, or no journal can store
+    /// It is tried again. Who waits for it waits for another try, or no longer.
+    pub(crate) fn try_lone_will(&mut self, session: SessionKey, client: u64) {
+        let slot = self.sessions.slot_of(session);
+        let is_there = |slot: &u32| {
+            self.sessions.get(*slot).is_some_and(|client| client.is_connected() && !client.is_kept)
+        };
+        if let Some(slot) = slot.filter(is_there) {
+            self.keep_lone_will(slot);
+        }
+        self.finish_end(client);
+    }
+
+    /// The session of which a broker that has ended left the will only: its client is back, so the
+    /// will is void.
+    pub(crate) fn drop_only_will(&mut self, slot: u32) {
+        if let Some(client) = self.sessions.get_mut(slot) {
+            client.will = None;
+            client.recharge();
+        }
+        self.forget_will(slot);
+        self.end_session(slot);
+    }
+
+    /// The broker stops: the next one publishes the will, if the client does not come back. False:
+    /// it is not written down.
+    pub(crate) fn leave_will(&mut self, slot: u32) -> bool {
+        let Self { sessions, log: Some(log), .. } = self else { return false };
+        let Some(client) = sessions.get_mut(slot) else { return false };
+        if client.will.is_none() || !log.leave_lone_will(slot) {
+            return false;
+        }
+        client.will = None;
+        client.recharge();
+        true
+    }
+
+    /// Publishes a will that is written down. False: it has no recipient, or no journal can store
     /// it.
     pub(crate) fn publish_kept_will(&mut self, slot: u32, message: &Message) -> bool {
         let Self { sessions, log: Some(log), .. } = self else { return false };
-        let (Some(client), Some(kept)) = (sessions.get(slot), log.kept.get(slot)) else {
+        let (Some(client), Some(session)) = (sessions.get(slot), log.session_of_will(slot)) else {
             return false;
         };
-        if kept.has_due_will() {
-            return false;
-        }
-        let (session, publisher) = (kept.queue, client.known_publisher());
+        let publisher = client.known_publisher();
         let will = DueWill { session, message: message.clone(), publisher };
         if !self.has_recipient_of_will(message) {
             return false;

@@ -9,11 +9,13 @@ use crate::log::ends::End;
 use crate::log::facts::{Fact, SessionOpened, Subscribed};
 use crate::log::kept::KeptSession;
 use crate::log::late::{Late, Unwritten, passes};
+use crate::log::lone_wills::LoneWill;
 use crate::log::messages::level_of;
 use crate::log::store::Class;
 use crate::log::store::Log;
 use crate::log::store::Store;
 use crate::log::waiting::Step;
+use crate::log::will::stored_will;
 use crate::words::expected::Expected;
 use crate::words::options;
 use crate::words::queue_number::QueueNumber;
@@ -32,7 +34,12 @@ pub(crate) struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    fn fact(&self, session: QueueNumber, version: Version, opened_at_ms: u64) -> Fact<'_> {
+    pub(super) fn fact(
+        &self,
+        session: QueueNumber,
+        version: Version,
+        opened_at_ms: u64,
+    ) -> Fact<'_> {
         let Self { client_id, username, expiry_secs, .. } = *self;
         Fact::SessionOpened(SessionOpened {
             session,
@@ -289,13 +296,19 @@ impl Log {
                 }
             }
         }
+        let end = End { queue: kept.queue, level: kept.highest_level(), awaited_by: Some(client) };
+        self.end_queue(end, has_due_will)
+    }
+
+    /// Writes down that a session has ended, behind its last will if that is due. Some: the client
+    /// does not wait for it any longer.
+    pub(super) fn end_queue(&mut self, end: End, has_due_will: bool) -> Option<u64> {
+        let store = &mut self.store;
         // Behind its last will nobody waits where the journal has no room.
         let is_awaited = !has_due_will || store.is_ready();
-        let awaited_by = is_awaited.then_some(client);
-        let end = End { queue: kept.queue, level: kept.highest_level(), awaited_by };
-        if is_awaited {
-            store.ends.begin(client);
-        }
+        let awaited_by = end.awaited_by.filter(|_| is_awaited);
+        awaited_by.into_iter().for_each(|client| store.ends.begin(client));
+        let end = End { awaited_by, ..end };
         if has_due_will {
             store.late.push(Late::End(end));
             return None;
@@ -399,5 +412,61 @@ impl Log {
     pub(crate) fn break_ends(&mut self) -> Vec<(SessionKey, u64)> {
         let under_way = std::mem::take(&mut self.store.ends.under_way);
         under_way.into_values().filter_map(|it| it.waits).collect()
+    }
+}
+
+/// Wills of sessions that end with their connections (`lone_wills.rs`).
+impl Log {
+    /// The will of a session that ends with its connection is written down. Its client, by the hash
+    /// of its client ID, gets its CONNACK with the commit.
+    ///
+    /// # Errors
+    ///
+    /// It is not written down.
+    pub(crate) fn begin_lone_will(
+        &mut self,
+        slot: u32,
+        opening: &Opening<'_>,
+        (level, client): (Durability, u64),
+        now_ms: u64,
+    ) -> Result<(), AppendError> {
+        let Some(will) = opening.will else { return Ok(()) };
+        let (store, level) = (&mut self.store, level_of(level as u8));
+        let queue = store.new_queue();
+        let fact = Fact::Will(stored_will(will, queue));
+        let opened = Opening { expiry_secs: 0, ..*opening };
+        let opened = opened.fact(queue, opening.version, now_ms);
+        let opened = store.append(Class::Normal, &opened, level)?;
+        let will = store.append(Class::Normal, &fact, level);
+        let lone = |will| LoneWill { queue, opened, will, level, is_due: false };
+        let Ok(place) = will else {
+            store.lone_wills.insert(slot, lone(RecordLocation::NOWHERE));
+            self.end_lone_will(slot, None);
+            return will.map(drop);
+        };
+        store.lone_wills.insert(slot, lone(place));
+        store.ends.begin(client);
+        self.wait(place.position(), level, Step::Ended { client });
+        Ok(())
+    }
+
+    /// The will is written down when there is room for it. Its client waits for that.
+    pub(crate) fn put_off_lone_will(&mut self, session: SessionKey, client: u64) {
+        self.store.ends.begin(client);
+        self.store.late.push(Late::LoneWill { session, client });
+    }
+
+    /// The session is over, and its will is withdrawn or a message. `client`: whose next session
+    /// waits for that. Some: it does not any longer.
+    pub(crate) fn end_lone_will(&mut self, slot: u32, client: Option<u64>) -> Option<u64> {
+        let LoneWill { queue, opened, will, level, is_due } = self.store.lone_wills.take(slot)?;
+        self.store.release(opened);
+        self.store.release(will);
+        self.end_queue(End { queue, level, awaited_by: client }, is_due)
+    }
+
+    /// The broker stops: the will is for the next one.
+    pub(crate) fn leave_lone_will(&mut self, slot: u32) -> bool {
+        self.store.lone_wills.take(slot).is_some()
     }
 }

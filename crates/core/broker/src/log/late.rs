@@ -35,6 +35,12 @@ pub(crate) enum Late {
     NewSession(QueueNumber),
     /// The session is written, and the will of its last CONNECT is not.
     Will(QueueNumber),
+    /// The will of a session that ends with its connection. `client`: the hash of its client id,
+    /// which waits for it.
+    LoneWill {
+        session: SessionKey,
+        client: u64,
+    },
     /// A will that is due. The end of its session, if that has ended, stands behind it.
     DueWill(DueWill),
     /// The connection of a session has ended, maybe with the broker.
@@ -106,9 +112,11 @@ impl Late {
     pub(super) const fn takes_room(&self) -> bool {
         match self {
             // Not freeing: what frees room must not be behind it.
-            Self::NewSession(_) | Self::Mail(_) | Self::Detached(_) | Self::Subscribed { .. } => {
-                true
-            }
+            Self::NewSession(_)
+            | Self::Mail(_)
+            | Self::Detached(_)
+            | Self::LoneWill { .. }
+            | Self::Subscribed { .. } => true,
             Self::Answer { is_of_new, .. } => *is_of_new,
             _ => false,
         }

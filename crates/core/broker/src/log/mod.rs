@@ -43,6 +43,7 @@ pub(crate) mod kept;
 pub(crate) mod kept_groups;
 pub(crate) mod kept_sessions;
 pub(crate) mod late;
+mod lone_wills;
 pub(crate) mod messages;
 mod own_streams;
 pub(crate) mod passing;

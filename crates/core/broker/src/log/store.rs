@@ -17,6 +17,7 @@ use crate::log::group_queues::KeptGroups;
 use crate::log::handovers::Handovers;
 use crate::log::kept::Kept;
 use crate::log::late::LateFacts;
+use crate::log::lone_wills::LoneWills;
 use crate::log::messages::{level_of, message_in, stored_message};
 use crate::log::own_streams::Streams;
 use crate::log::reads::Reads;
@@ -129,6 +130,7 @@ pub(super) struct Store {
     /// Larger lists are written as several.
     pub(super) list_bytes_max: usize,
     pub(super) late: LateFacts,
+    pub(super) lone_wills: LoneWills,
     pub(super) ends: Ends,
     pub(super) streams: Streams,
     /// The state that was reported last.
@@ -175,6 +177,7 @@ impl Store {
             buffer: Vec::new(),
             list_bytes_max: LIST_BYTES_MAX.min(settings.record_bytes_max as usize / 2),
             late: LateFacts::default(),
+            lone_wills: LoneWills::default(),
             ends: Ends::default(),
             streams: Streams::default(),
             reported: Status::Opening,

@@ -1,5 +1,5 @@
-//! Wills of kept sessions: written down with the session, and never lost between there and those
-//! that have to store them.
+//! Wills that are written down: with a kept session, or alone (`lone_wills.rs`). They are never
+//! lost between there and those that have to store them.
 //!
 //! A will that is published becomes a message of its shard in one record, which also takes the will
 //! away ([`Fact::WillTaken`]). The message goes on its way at once, so that nothing the client
@@ -66,10 +66,23 @@ impl Log {
         }
     }
 
+    /// The session of which a will is written down that may be published. None: there is none, or
+    /// its last one is still due.
+    pub(crate) fn session_of_will(&self, slot: u32) -> Option<QueueNumber> {
+        match self.kept.get(slot) {
+            Some(kept) => (!kept.has_due_will()).then_some(kept.queue),
+            None => {
+                self.store.lone_wills.get(slot).filter(|lone| !lone.is_due).map(|lone| lone.queue)
+            }
+        }
+    }
+
     /// The will of the session is due, and is a message as soon as there is room for one.
     pub(crate) fn put_off_due_will(&mut self, will: DueWill) {
         if let Some(kept) = self.kept.of_queue(will.session) {
             kept.rare().has_due_will = true;
+        } else if let Some(lone) = self.store.lone_wills.of_queue(will.session) {
+            lone.is_due = true;
         }
         self.store.late.push(Late::DueWill(will));
     }
@@ -114,12 +127,15 @@ impl Log {
         // From here on it is one of the messages that wait for others.
         if let Some(rare) = self.kept.of_queue(session).and_then(|kept| kept.rare.as_mut()) {
             store.release(std::mem::take(&mut rare.will));
+        } else if let Some(lone) = store.lone_wills.of_queue(session) {
+            let place = std::mem::take(&mut lone.will);
+            store.release(place);
         }
         Ok(serial)
     }
 }
 
-fn stored_will(will: &Will, session: QueueNumber) -> StoredWill<'_> {
+pub(super) fn stored_will(will: &Will, session: QueueNumber) -> StoredWill<'_> {
     StoredWill {
         session,
         delay_secs: will.delay_secs,

@@ -411,6 +411,9 @@ impl Store {
             Fact::GroupOpened(group) => group.queue,
             _ => return None,
         };
+        if self.lone_wills.of_queue(queue).is_some() {
+            return self.lone_wills.place_of(queue, fact);
+        }
         let slot = match self.queue_of(kept, queue)? {
             Queue::Group(id) => {
                 let kept = self.groups.get_mut(id);

@@ -169,6 +169,8 @@ pub(crate) struct Client {
     pub(crate) extras: Option<Box<Extras>>,
     /// Present if the session is in the journal.
     pub(crate) is_kept: bool,
+    /// It ended with a connection of an earlier life of the broker, and left a will.
+    pub(crate) is_only_will: bool,
     /// Seconds the session outlives its connection; `u32::MAX`: for ever (MQTT-3.1.2-23).
     pub(crate) session_expiry_secs: u32,
     pub(crate) expires_at_ms: u64,
@@ -196,6 +198,7 @@ impl Client {
             load: None,
             extras: None,
             is_kept: false,
+            is_only_will: false,
             session_expiry_secs: 0,
             expires_at_ms: NEVER,
             timer_at: u64::MAX,

@@ -37,7 +37,10 @@ impl Shard {
         if let Some(slot) = existing {
             let client = self.sessions.get(slot);
             if client.is_some_and(|client| !client.is_owner(&self.cx, &request)) {
-                return Err(self.cx.refuse_stranger(request));
+                if !client.is_some_and(|client| client.is_only_will) {
+                    return Err(self.cx.refuse_stranger(request));
+                }
+                self.end_session(slot);
             }
             if self.sessions.get(slot).is_some_and(|client| client.session.is_online()) {
                 self.cx.metrics.takeovers.add(1);
@@ -45,6 +48,10 @@ impl Shard {
             }
             // The connection may have ended the session already.
             match self.sessions.get(slot) {
+                // The broker ended before its client did, which is back in time.
+                Some(client) if client.is_only_will && client.expires_at_ms > now_ms => {
+                    self.drop_only_will(slot);
+                }
                 // Its time may have come before anybody looked: right after a start, or between
                 // two ticks.
                 Some(client) if request.clean_start || client.expires_at_ms <= now_ms => {
@@ -216,8 +223,7 @@ impl Shard {
         }
         let Some(client) = self.sessions.get_mut(slot) else { return };
         if client.session_expiry_secs == 0 {
-            self.end_session(slot);
-            return;
+            return self.end_with_connection(slot, &ended);
         }
         if client.session_expiry_secs != NEVER_EXPIRES {
             client.expires_at_ms = now_ms + u64::from(client.session_expiry_secs) * 1000;
@@ -234,6 +240,14 @@ impl Shard {
         if let Some(client) = self.sessions.get_mut(slot) {
             client.arm_timer(&mut self.cx);
         }
+    }
+
+    /// The next broker publishes what will it left, if this one stops.
+    fn end_with_connection(&mut self, slot: u32, ended: &Ended) {
+        if *ended == Ended::Shutdown {
+            self.leave_will(slot);
+        }
+        self.end_session(slot);
     }
 
     /// The session is over: its subscriptions go, its will is due at the latest now
@@ -327,8 +341,10 @@ impl Shard {
             looks += LOOKS_PER_END;
             self.cx.metrics.sessions_expired.add(1);
             let (client_id, username) = (client.id.clone(), client.username.clone());
-            let scope = client.scope;
-            self.cx.report(scope, Event::SessionExpired { client_id, username });
+            let (scope, is_only_will) = (client.scope, client.is_only_will);
+            if !is_only_will {
+                self.cx.report(scope, Event::SessionExpired { client_id, username });
+            }
             self.end_session(slot);
             return looks;
         }

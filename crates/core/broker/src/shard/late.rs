@@ -30,6 +30,7 @@ impl Shard {
             Late::Detached(queue) => {
                 self.kept_slot(queue).into_iter().for_each(|slot| self.try_detached(slot));
             }
+            Late::LoneWill { session, client } => self.try_lone_will(session, client),
             Late::DueWill(will) => self.try_due_will(will),
             Late::End(end) => self.write_end(end),
             Late::Pubrel { session, connection, packet_id } => {

@@ -32,6 +32,10 @@ use crate::{Durability, GroupText, Limits, Mail, Name, Quota, Scope, Shard};
 /// A session that ends with its connection has 0; `u32::MAX` never ends.
 const NEVER_EXPIRES: u32 = u32::MAX;
 
+/// Wills of clients that do not come back after a start, a second and shard. Policy: others are
+/// published later.
+const WILLS_PER_SEC_MAX: u64 = 1000;
+
 /// The owners of messages, by the numbers of their names.
 type Accounts = BTreeMap<u32, Arc<Account>>;
 
@@ -64,9 +68,13 @@ impl Shard {
         self.log = Some(Box::new(log));
         let mut since = Since::default();
         self.sessions.reserve(replay.session_count());
+        let mut only_wills = 0;
         for (queue, facts) in replay.take_sessions() {
             let progress = replay.take_progress(QueueId::Owned(queue));
-            self.restore_session(queue, facts, &progress, limits, &mut since)?;
+            let slot = self.restore_session(queue, facts, &progress, limits, &mut since)?;
+            if slot.is_some_and(|slot| self.set_will_grace(slot, only_wills)) {
+                only_wills += 1;
+            }
         }
         self.restore_groups(&mut replay);
         self.restore_retained(&mut replay);
@@ -90,8 +98,8 @@ impl Shard {
         progress: &ProgressFacts,
         limits: &Arc<Limits>,
         since: &mut Since,
-    ) -> Result<(), Unreadable> {
-        let Some(opened) = facts.opened.take().expected() else { return Ok(()) };
+    ) -> Result<Option<u32>, Unreadable> {
+        let Some(opened) = facts.opened.take().expected() else { return Ok(None) };
         let formerly = facts.take_formerly();
         let subscriptions = std::mem::take(&mut facts.subscriptions);
         let slot = self.restore_client(queue, &opened, facts, progress, limits);
@@ -107,13 +115,29 @@ impl Shard {
                 since.insert((slot, listed.filter), from_serial);
             }
         }
-        let Self { cx, sessions, log: Some(log), .. } = self else { return Ok(()) };
+        let Self { cx, sessions, log: Some(log), .. } = self else { return Ok(None) };
         formerly.into_values().for_each(|(_, place)| log.release(place));
         if let Some(client) = sessions.get_mut(slot) {
             cx.count_in_space(client.scope, Quota::Sessions, 1);
             client.arm_timer(cx);
         }
-        Ok(())
+        Ok(Some(slot))
+    }
+
+    /// Of a session that ends with its connection there is nothing but its will, which waits for
+    /// its client as long as the settings say. `before`: how many there are before it. False: it is
+    /// another session.
+    fn set_will_grace(&mut self, slot: u32, before: u64) -> bool {
+        let Self { cx, sessions, .. } = self;
+        let Some(client) = sessions.get_mut(slot).filter(|client| client.is_only_will) else {
+            return false;
+        };
+        let spread_ms = before * 1000 / WILLS_PER_SEC_MAX;
+        client.expires_at_ms += cx.shared.settings.will_grace_ms + spread_ms;
+        let due_ms = client.expires_at_ms;
+        client.will.iter_mut().for_each(|will| will.due_ms = due_ms);
+        client.arm_timer(cx);
+        true
     }
 
     /// A session before its subscriptions and messages. Returns its slot.
@@ -133,6 +157,7 @@ impl Shard {
             log.restore_session(kept, opened, facts, progress, cx.now_ms);
         let mut client = sessions.restored_client(cx, opened, limits);
         client.session_expiry_secs = expiry_secs;
+        client.is_only_will = opened.expiry_secs == 0;
         if expiry_secs != NEVER_EXPIRES {
             client.expires_at_ms = at_ms + u64::from(expiry_secs) * 1000;
         }

@@ -267,6 +267,9 @@ pub struct Settings {
     /// What one client may ask for in a turn, and all mail together, in units of work
     /// (`crates/core/broker/src/parts/work.rs`). 1 at least.
     pub turn_units: u32,
+    /// How long the will of a session that ended with its connection waits for its client after a
+    /// start.
+    pub will_grace_ms: u64,
     /// How the answers of an authorization service are taken. None: there is none.
     pub service: Option<ServiceSettings>,
     /// A PUBLISH or SUBSCRIBE that is denied ends its connection (0x87).
@@ -301,6 +304,7 @@ impl Default for Settings {
             when_full: WhenFull::default(),
             mail_bytes_max: MAIL_BYTES_MAX,
             turn_units: TURN_UNITS,
+            will_grace_ms: WILL_GRACE_MS,
             service: None,
             denied_ends: false,
             spans: None,
@@ -314,6 +318,9 @@ pub const MAIL_BYTES_MAX: u64 = 768 * 1024;
 
 /// No [`Limits::outbox_bytes_max`] is below it: an outbox with less is not full.
 pub(crate) const OUTBOX_BYTES_MIN: usize = 1024;
+
+/// The default of [`Settings::will_grace_ms`].
+const WILL_GRACE_MS: u64 = 10_000;
 
 /// The default of [`Settings::turn_units`]: some 3 ms.
 pub const TURN_UNITS: u32 = 25_000;

@@ -1,8 +1,8 @@
 //! Wills of kept sessions, where no world of the simulator looks: one topic with what their
 //! clients publish, a journal without room, and refusals.
 
-use broker::Settings;
-use codec::{AckKind, QoS, Reason};
+use broker::{ConnectRequest, Settings};
+use codec::{AckKind, Disconnect, Packet, QoS, Reason};
 use rig::{
     Conn, Got, Lab, persistent, queue, read_all, request, retained, will, with_limits, with_will,
 };
@@ -102,6 +102,86 @@ fn a_connect_that_is_refused_does_not_take_the_will_away() {
     lab.pass_secs(3);
     lab.crash(Crash::Kill);
     assert_eq!(seen_by(&mut lab, &watcher).first().map(String::as_str), Some("gone"));
+}
+
+/// A client with a will whose session ends with its connection.
+fn clean(lab: &Lab, name: &str) -> ConnectRequest {
+    with_will(request(&lab.id_on(0, name)), will("will/a", QoS::AtLeastOnce))
+}
+
+#[test]
+fn the_will_of_a_clean_session_outlives_each_end_of_the_broker() {
+    let stop = |lab: &mut Lab| {
+        let now_ms = lab.now_ms;
+        lab.shards.iter_mut().for_each(|shard| shard.on_shutdown(now_ms));
+        lab.settle();
+        lab.restart();
+    };
+    let ends: [fn(&mut Lab); 3] =
+        [|lab| lab.crash(Crash::Kill), |lab| lab.crash(Crash::Power), stop];
+    for end in ends {
+        let (mut lab, watcher) = watched(1, Settings::default());
+        lab.open(clean(&lab, "lost"));
+        lab.open(clean(&lab, "back"));
+        let gone = lab.open(clean(&lab, "gone"));
+        lab.cut(gone);
+        let parted = lab.open(clean(&lab, "parted"));
+        lab.send(parted, &Packet::Disconnect(Disconnect::new(Reason::NORMAL_DISCONNECTION)));
+        end(&mut lab);
+        let seen = |lab: &mut Lab| {
+            lab.pass_secs(3);
+            let (conn, _) = lab.resume(&watcher);
+            read_all(lab, conn).len()
+        };
+        assert_eq!(seen(&mut lab), 1, "whose connection broke before");
+        lab.open(clean(&lab, "back"));
+        lab.pass_secs(2);
+        assert_eq!(seen(&mut lab), 0, "within the grace");
+        lab.pass_secs(4);
+        assert_eq!(seen(&mut lab), 1, "who did not come back");
+        end(&mut lab);
+        lab.pass_secs(12);
+        assert_eq!(seen(&mut lab), 1, "who was back, and is lost now");
+    }
+}
+
+/// Whoever has the CONNACK has the will.
+#[test]
+fn the_connack_of_a_clean_session_waits_for_its_will() {
+    let mut lab = Lab::durable(1);
+    lab.disks_stand_still = true;
+    let without = lab.connect(request("without"));
+    assert_eq!(lab.connack(without), Some(Ok(false)));
+    let conn = lab.connect(clean(&lab, "with"));
+    assert_eq!(lab.connack(conn), None);
+    lab.let_disks_work();
+    assert_eq!(lab.connack(conn), Some(Ok(false)));
+}
+
+/// A journal that is emptied and copied has it as well.
+#[test]
+fn the_will_of_a_clean_session_is_copied_with_its_segment() {
+    let (mut lab, watcher) = watched(1, Settings::default());
+    lab.open(clean(&lab, "lost"));
+    let publisher = lab.open(request(&lab.id_on(0, "publisher")));
+    let topic = lab.topic_on(0, "busy");
+    for number in 0..2_000_u32 {
+        lab.publish(publisher, &topic, &[number as u8; 500], 1, 1);
+        lab.take_all(publisher);
+    }
+    lab.crash(Crash::Power);
+    lab.pass_secs(12);
+    assert_eq!(seen_by(&mut lab, &watcher), ["gone"]);
+}
+
+/// There is no room for it: the client is let in, and the host hears of it.
+#[test]
+fn a_clean_session_is_open_though_its_will_finds_no_room() {
+    let (mut lab, _) = watched(1, Settings::default());
+    fill(&mut lab, 0);
+    let conn = lab.connect(clean(&lab, "with"));
+    assert_eq!(lab.connack(conn), Some(Ok(false)));
+    make_room(&mut lab, 0);
 }
 
 #[test]

@@ -341,6 +341,7 @@ impl ModelClient {
             };
         }
         wire.is_acknowledged = true;
+        oracle.on_will_connected(wire.arrival);
         let aliases_max = connack.properties.find(|property| match property {
             Property::TopicAliasMax(max) => Some(max),
             _ => None,

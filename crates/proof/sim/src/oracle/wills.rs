@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use broker::Durability;
 use codec::QoS;
 
 use super::{Message, MessageId, Oracle, Payload};
@@ -36,6 +37,9 @@ struct Will {
     is_firm: bool,
     /// What its state says is on the medium.
     is_settled: bool,
+    /// The broker has ended before the connection of a session that ends with it: the will waits
+    /// for its client after the start.
+    is_left: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,10 @@ impl Wills {
         self.by_id.contains_key(&(topic.to_owned(), payload))
     }
 }
+
+/// How long wills wait for clients after a start, and how much longer the last of many may wait.
+const GRACE_MS: u64 = 10_000;
+const SPREAD_MS: u64 = 1000;
 
 const NOT_ADMITTED: &str = "its CONNECT never came";
 const CONNECTED: &str = "its client is there";
@@ -91,6 +99,7 @@ impl Oracle {
             state: State::Void(NOT_ADMITTED),
             is_firm: false,
             is_settled: true,
+            is_left: false,
         };
         self.wills.by_connection.insert(offer.connection, will);
         self.wills.by_id.insert(id, offer.connection);
@@ -110,8 +119,8 @@ impl Oracle {
     fn return_within(&mut self, connection: u32, is_clean: bool) {
         let Some(will) = self.wills.by_connection.get_mut(&connection) else { return };
         let State::Due { min_ms, max_ms } = will.state else { return };
-        let now_ms = self.now_ms;
-        if is_clean || now_ms >= max_ms {
+        let (now_ms, is_over) = (self.now_ms, is_clean && !will.is_left);
+        if is_over || now_ms >= max_ms {
             self.on_will_published(connection);
         } else if now_ms < min_ms {
             self.set_will(connection, State::Void("its client was back in time"));
@@ -159,6 +168,41 @@ impl Oracle {
         }
     }
 
+    /// The broker stops, which ends a connection.
+    pub fn on_will_stopped(&mut self, connection: u32) {
+        let Some(will) = self.wills.by_connection.get(&connection) else { return };
+        if will.offer.is_kept || self.terms.level == Durability::Memory {
+            return self.on_will_ended(connection, false, None);
+        }
+        self.leave_will(connection);
+    }
+
+    /// A will for the next broker: it is published if its client does not come back. Nobody can
+    /// tell if the journal may lack room for it, or if rights are asked for.
+    fn leave_will(&mut self, connection: u32) {
+        let is_unsure =
+            self.terms.may_refuse || self.terms.is_crowded || self.rights.are_in_force();
+        if is_unsure {
+            return self.set_will(connection, State::Open);
+        }
+        self.make_due(connection, GRACE_MS);
+        if let Some(will) = self.wills.by_connection.get_mut(&connection) {
+            will.is_left = true;
+        }
+    }
+
+    /// Another user had the client id for a moment: a will that waited for its client is published.
+    pub(crate) fn on_stranger(&mut self, client: u32) {
+        let is_left = |will: &&Will| {
+            let is_due = matches!(will.state, State::Due { .. });
+            will.offer.client == client && will.is_left && is_due
+        };
+        let left = self.wills.by_connection.values().filter(is_left);
+        for connection in left.map(|will| will.offer.connection).collect::<Vec<_>>() {
+            self.set_will(connection, State::Open);
+        }
+    }
+
     /// An operator has ended the session of a client: its will comes at once.
     pub fn on_purged(&mut self, client: u32) {
         if let Some(connection) = self.wills.admitted.get(&client).copied() {
@@ -203,13 +247,20 @@ impl Oracle {
         }
     }
 
+    /// A CONNACK has come: the will of a session that ends with its connection is in the journal.
+    pub fn on_will_connected(&mut self, connection: u32) {
+        if let Some(will) = self.wills.by_connection.get_mut(&connection) {
+            will.is_firm |= !will.offer.is_kept;
+        }
+    }
+
     /// The journal has no room for the will of the client's connection.
     pub fn on_will_not_kept(&mut self, client: u32) {
         self.trace.note(|| format!("no room for the will of client {client}"));
         if let Some(connection) = self.wills.admitted.get(&client).copied()
             && let Some(will) = self.wills.by_connection.get_mut(&connection)
         {
-            will.offer.is_kept = false;
+            (will.offer.is_kept, will.is_firm) = (false, false);
         }
     }
 
@@ -232,10 +283,13 @@ impl Oracle {
                 continue;
             }
             let is_settled = has_synced || will.is_settled && !is_lossy;
-            let is_known = offer.is_kept && !is_lossy && (has_synced || will.is_firm);
+            let is_firm = !is_lossy && (has_synced || will.is_firm);
+            let is_left = is_firm && !offer.is_kept && self.terms.level > Durability::Memory;
+            let is_known = offer.is_kept && is_firm || will.is_left;
             match state {
                 State::Void(NOT_ADMITTED) | State::Open => {}
                 State::Void(CONNECTED) if is_known => self.make_due(connection, offer.delay_ms),
+                State::Void(CONNECTED) if is_left => self.leave_will(connection),
                 State::Due { .. } if is_known => {}
                 State::Void(CONNECTED) | State::Due { .. } => {
                     self.set_will(connection, State::Open);
@@ -282,7 +336,8 @@ impl Oracle {
                 message.was_forbidden = true;
             }
             if let State::Due { max_ms, .. } = &mut will.state {
-                *max_ms = (*max_ms).max(now_ms + will.offer.delay_ms);
+                let wait_ms = if will.is_left { GRACE_MS + SPREAD_MS } else { will.offer.delay_ms };
+                *max_ms = (*max_ms).max(now_ms + wait_ms);
             }
         }
     }

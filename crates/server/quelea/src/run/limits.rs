@@ -138,6 +138,7 @@ pub(super) fn of_broker(config: &Config) -> Settings {
             config::WhenFull::Refuse => WhenFull::Refuse,
             config::WhenFull::Wait => WhenFull::Wait,
         },
+        will_grace_ms: u64::try_from(config.durability.will_grace().as_millis()).unwrap_or(0),
         // Half an outbox is left when a subscriber counts as behind, and its publishers are slowed
         // down.
         mail_bytes_max: MAIL_BYTES_MAX.min(u64::from(config.limits.outbox_bytes_max / 2)),
