@@ -86,6 +86,10 @@ class Client:
         with self.changed:
             assert self.changed.wait_for(lambda: sent.mid in self.done, 2 * PATIENCE_SECS), topic
 
+    def received(self):
+        with self.changed:
+            return {message.payload.decode() for message in self.messages}
+
     def payloads(self, count):
         """Those of the first messages, once there are so many."""
         with self.changed:
@@ -281,6 +285,11 @@ def test_the_loss_of_a_node_loses_nothing_that_was_acknowledged(lab, client):
         one.close()
     writer = client(others[0], "loss-writer", kept=True)
     writer.publish("loss/a", "before")
+    # Of some of them the front and the cell are lost together.
+    mourner = client(others[1], "loss-mourner", kept=True)
+    mourner.subscribe("loss/will")
+    for name in in_each_cell(lab, "lost"):
+        client(victim, name, will=("loss/will", name, 1))
     lab.processes.pop(f"node{victim + 1}").send_signal(signal.SIGKILL)
     refused = relays_refused(lab, others[0])
     waiting = [Peer(lab.mqtt_ports[others[0]]).send(connect(f"waits-{name}")) for name in names]
@@ -296,3 +305,4 @@ def test_the_loss_of_a_node_loses_nothing_that_was_acknowledged(lab, client):
     for number, name in enumerate(names):
         one = client(others[number % 2], name, kept=True)
         assert one.distinct(2) == ["before", "after"]
+    eventually(lambda: mourner.received() == set(in_each_cell(lab, "lost")), "all wills")

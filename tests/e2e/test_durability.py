@@ -418,6 +418,23 @@ def test_a_will_with_a_delay_survives(start, how):
     assert waiting(broker, watcher) == (True, ["last words"])
 
 
+@pytest.mark.parametrize("how", ENDS)
+def test_the_will_of_a_clean_session_survives(start, how):
+    broker = start(at_level("fsync", "will_grace_secs = 2\n"))
+    watcher = subscribed_and_gone(broker, "will/#")
+    lost, back = named(), named()
+    peers = [Peer(broker.port()), Peer(broker.port())]
+    for peer, name in zip(peers, [lost, back], strict=True):
+        peer.accepted(client_id=name, will=(f"will/{name}", name, 1, False))
+    broker.restart(how)
+    with Peer(broker.port()) as again:
+        again.accepted(client_id=back)
+        eventually(lambda: total(broker, "quelea_wills_published_total") == 1, "the will")
+        assert waiting(broker, watcher) == (True, [lost])
+    for peer in peers:
+        peer.close()
+
+
 # Shared subscriptions.
 
 
