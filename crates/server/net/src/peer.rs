@@ -80,7 +80,8 @@ impl TlsInfo {
 }
 
 impl PeerInfo {
-    pub(crate) fn new(address: PeerAddress) -> Self {
+    /// One of which nothing but the address is known.
+    pub const fn new(address: PeerAddress) -> Self {
         Self {
             address,
             proxied_by: None,

@@ -54,6 +54,26 @@ impl Stream {
         Ok([one, other].map(|end| Self { layers: Layers::Plain(Socket::Unix(end)) }))
     }
 
+    /// One end of a connection inside this process, as [`Stream::pair`] makes them.
+    ///
+    /// # Errors
+    ///
+    /// The socket cannot be made not to block.
+    pub fn of_unix(socket: std::os::unix::net::UnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let socket = mio::net::UnixStream::from_std(socket);
+        Ok(Self { layers: Layers::Plain(Socket::Unix(socket)) })
+    }
+
+    /// The socket of one end of such a connection, which does not block. None: it is another
+    /// stream.
+    pub fn into_unix(self) -> Option<std::os::unix::net::UnixStream> {
+        match self.layers {
+            Layers::Plain(Socket::Unix(socket)) => Some(socket.into()),
+            _ => None,
+        }
+    }
+
     /// Reads application bytes into `buffer`, which the caller shares among all its connections: at
     /// most one system call for TCP and no copy. An error means that the connection is lost.
     #[inline]

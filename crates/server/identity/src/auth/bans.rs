@@ -30,6 +30,8 @@ pub struct Bans {
     /// Of the API, which writes it anew with each change.
     own_path: PathBuf,
     stamps: Stamps,
+    /// Of a node that is active for the cell which has the list of the API: where that is.
+    home: RwLock<Option<(PathBuf, Stamps)>>,
     /// Changes stand in line: the list in force is the one that was written last.
     changing: Mutex<()>,
     listed: RwLock<Arc<Lists>>,
@@ -107,6 +109,7 @@ impl Bans {
             path,
             own_path,
             stamps: stamps.clone(),
+            home: RwLock::default(),
             changing: Mutex::default(),
             listed: RwLock::new(Arc::new(listed)),
             flapping: Limits::of(config).map(Flapping::new).map(Mutex::new),
@@ -135,6 +138,49 @@ impl Bans {
         let _changing = lock(&self.changing);
         let file = load_file(self.path.as_deref())?;
         Ok(Some(self.put(file, self.lists().own.clone())))
+    }
+
+    /// From now on the API's list is the one in this directory, and changes are written there.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn take_over(&self, data_dir: &Path, stamps: &Stamps) -> Result<(), String> {
+        let _changing = lock(&self.changing);
+        let path = data_dir.join(OWN_FILE);
+        let own = load_own(&path, stamps)?;
+        *self.home.write().unwrap_or_else(PoisonError::into_inner) = Some((path, stamps.clone()));
+        self.put(self.lists().file.clone(), own);
+        Ok(())
+    }
+
+    /// The list is another node's from now on. What is in force stays so.
+    pub fn give_up(&self) {
+        *self.home.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Puts a list in force that the node has which the list belongs to. A copy on the disk is in
+    /// force after a restart, until that node answers.
+    ///
+    /// # Errors
+    ///
+    /// It is malformed.
+    pub fn follow(&self, text: &str) -> Result<Arc<Lists>, String> {
+        let _changing = lock(&self.changing);
+        let own = BanList::parse(text).map_err(|(line, why)| format!("line {line}: {why}"))?;
+        let now = self.lists();
+        if self.home().is_some() || own.to_text() == now.own.to_text() {
+            return Ok(now);
+        }
+        if let Err(error) = self.write_to((&self.own_path, &self.stamps), &own) {
+            let path = self.own_path.display();
+            tracing::warn!(%error, "cannot write a copy of the bans of the cluster to {path}");
+        }
+        Ok(self.put(now.file.clone(), Arc::new(own)))
+    }
+
+    fn home(&self) -> Option<(PathBuf, Stamps)> {
+        self.home.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Both lists, as they are in force.
@@ -194,10 +240,17 @@ impl Bans {
     }
 
     fn write(&self, own: &BanList) -> io::Result<()> {
-        if let Some(directory) = self.own_path.parent() {
+        match self.home() {
+            Some((path, stamps)) => self.write_to((&path, &stamps), own),
+            None => self.write_to((&self.own_path, &self.stamps), own),
+        }
+    }
+
+    fn write_to(&self, (path, stamps): (&Path, &Stamps), own: &BanList) -> io::Result<()> {
+        if let Some(directory) = path.parent() {
             data::make_private(directory)?;
         }
-        self.stamps.write(&self.own_path, format!("{OWN_HEAD}{}", own.to_text()).as_bytes())
+        stamps.write(path, format!("{OWN_HEAD}{}", own.to_text()).as_bytes())
     }
 
     fn put(&self, file: Arc<BanList>, own: Arc<BanList>) -> Arc<Lists> {

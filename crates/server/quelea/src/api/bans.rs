@@ -9,6 +9,7 @@ use broker::{Answer, Command, Scope};
 use serde_json::json;
 use web::axum::http::StatusCode;
 
+use super::asked::Asked;
 use super::call::Call;
 use super::paging::{bad_cursor, other_answer};
 use super::problem::Problem;
@@ -191,6 +192,27 @@ pub(crate) async fn ban(
     change(add).await?;
     note(api, call, &ban, &table::BAN_ADDED);
     end_connections(api, within, whom).await
+}
+
+/// The cell whose owner has the bans of a cluster with several cells.
+pub(crate) const CELL_OF_BANS: u16 = 0;
+
+/// The bans of the API, for another node.
+pub(super) fn own(api: &Api) -> Outcome {
+    Ok(Some(json!({ "bans": api.facts.limiter.bans.lists().own.to_text() })))
+}
+
+/// Puts the bans in force that the API has added at any node.
+pub(super) async fn follow(api: &Arc<Api>) -> Result<(), Problem> {
+    let Some(calls) = &api.calls_to_cells else { return Ok(()) };
+    let answer = calls.ask(CELL_OF_BANS, &Asked::own_bans()).await.map_err(Problem::from)??;
+    let text = answer.as_ref().and_then(|answer| answer["bans"].as_str()).unwrap_or_default();
+    let (own, text) = (api.clone(), text.to_owned());
+    let follow = move || own.facts.limiter.bans.follow(&text);
+    let failed = |detail: String| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail);
+    let followed = web::aside(follow).await.ok_or_else(|| failed("a thread failed".into()))?;
+    calls.put_bans(&followed.map_err(failed)?);
+    Ok(())
 }
 
 pub(crate) async fn remove(api: &Arc<Api>, call: &Call) -> Outcome {

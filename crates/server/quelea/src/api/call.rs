@@ -13,7 +13,7 @@ use super::views::Caller;
 use config::namespaces::DEFAULT;
 
 /// A request that has been understood.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) caller: Caller,
     /// What the caller has shown.
@@ -51,6 +51,31 @@ impl Call {
             }
         }
         Ok(call)
+    }
+
+    /// One that another node passes on, with its parameters in clear.
+    pub(super) fn of_node(
+        route: &'static Route,
+        values: &[(String, String)],
+        caller: Caller,
+    ) -> Result<Self, Problem> {
+        let mut call = Self { caller, proof: None, values: Vec::new(), body: Vec::new() };
+        for (name, value) in values {
+            let param = route.params.iter().find(|param| param.name == name);
+            let param = param.ok_or_else(|| Problem::missing("parameter", name))?;
+            param.check(value).map_err(|detail| Problem::bad(name.as_str(), detail))?;
+            call.values.push((param.name, value.clone()));
+        }
+        Ok(call)
+    }
+
+    /// All parameters.
+    pub(super) fn values(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.values.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
+    pub(super) fn body_bytes(&self) -> &[u8] {
+        &self.body
     }
 
     fn take(&mut self, route: &'static Route, name: &str, value: &str) -> Result<(), Problem> {

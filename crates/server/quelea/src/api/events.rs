@@ -36,6 +36,9 @@ pub(crate) fn stream(api: &Api, call: &Call) -> Result<Response, Problem> {
 /// Reads a stream for as long as its proof is accepted.
 pub(crate) fn reader(api: &Api, call: &Call) -> Caller {
     let (authenticator, proof) = (api.authenticator.clone(), call.proof.clone());
-    let may_read = move || proof.as_ref().is_some_and(|proof| authenticator.still_accepts(proof));
+    let may_read = move || {
+        // A node that passes a call on ends it when its caller may read no more.
+        proof.as_ref().is_none_or(|proof| authenticator.still_accepts(proof))
+    };
     Caller { name: call.caller.name.clone(), may_read: Box::new(may_read) }
 }

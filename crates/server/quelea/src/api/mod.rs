@@ -5,6 +5,7 @@
 //! handler (`bans.rs`, `broker.rs`, `clients.rs` and so on), which asks the shards by `run/ask.rs`.
 
 mod alarms;
+mod asked;
 mod audit;
 mod authentication;
 mod backup;
@@ -21,6 +22,7 @@ mod history;
 mod limits;
 mod log_lines;
 mod logins;
+mod merge;
 mod messages;
 mod namespaces;
 pub mod openapi;
@@ -37,6 +39,8 @@ mod routing;
 mod schema;
 mod scopes;
 mod settings;
+mod spread;
+mod streams;
 mod tenants;
 pub(crate) mod token;
 mod topics;
@@ -62,12 +66,16 @@ use web::axum::routing::on;
 
 use audit::{Audit, AuditLog};
 use authentication::Identity;
+pub(crate) use asked::{Asked, Reply, Silent};
 pub(crate) use authentication::{ApiAuthenticator, check_files};
+pub(crate) use bans::CELL_OF_BANS;
 use call::Call;
 pub(crate) use logins::Owner;
+pub(crate) use problem::Problem;
+pub(crate) use route::Outcome;
+pub(crate) use spread::is_change;
 use logins::Proof;
-use problem::Problem;
-use route::{Method, Outcome, Role, Route};
+use route::{Method, Role, Route};
 use routes::routes;
 use views::Caller;
 
@@ -76,7 +84,7 @@ use crate::history::History;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
 use crate::run::{
-    BridgeBoard, Certificates, ConnectionLimiter, JournalBoard, LiveSettings, Reloads, Shards,
+    BridgeBoard, Calls, Certificates, ConnectionLimiter, JournalBoard, LiveSettings, Reloads, Shards,
     StreamsHandle,
 };
 use base::Clock;
@@ -107,6 +115,8 @@ pub(crate) struct Api {
     /// One backup at a time.
     backup: Arc<Semaphore>,
     pub(crate) shards: Shards,
+    /// Of a node with several cells: the way to all of them.
+    calls_to_cells: Option<Arc<Calls>>,
     pub(crate) facts: Facts,
 }
 
@@ -140,8 +150,17 @@ impl Api {
     /// When the files of the configuration cannot be used.
     pub(crate) fn new(config: &ApiConfig, shards: Shards, facts: Facts) -> anyhow::Result<Self> {
         let authenticator = ApiAuthenticator::new(config, &facts.config.namespaces)?;
-        Ok(Self {
-            authenticator: Arc::new(authenticator),
+        Ok(Self::of_cell(Arc::new(authenticator), shards, facts))
+    }
+
+    /// Of a cell among others: its node authenticates callers.
+    pub(crate) fn of_cell(
+        authenticator: Arc<ApiAuthenticator>,
+        shards: Shards,
+        facts: Facts,
+    ) -> Self {
+        Self {
+            authenticator,
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
             tenant_calls: Arc::new(Semaphore::new(tenants::CALLS_MAX)),
             changes: tenants::Changes::default(),
@@ -149,13 +168,19 @@ impl Api {
             files: tokio::sync::Mutex::default(),
             backup: Arc::new(Semaphore::new(1)),
             shards,
+            calls_to_cells: None,
             facts,
-        })
+        }
+    }
+
+    /// Of a node: it answers for the cells that can be reached by `calls`.
+    pub(crate) fn for_cells(self, calls: Arc<Calls>) -> Self {
+        Self { calls_to_cells: Some(calls), ..self }
     }
 }
 
 /// All routes, below [`API_PREFIX`].
-pub(crate) fn router(api: Api) -> Router {
+pub(crate) fn router(api: Arc<Api>) -> Router {
     let mut router = Router::new();
     for route in routes() {
         for pattern in [Some(route.path), route.segment_path].into_iter().flatten() {
@@ -177,7 +202,7 @@ pub(crate) fn router(api: Api) -> Router {
         )
     };
     let all =
-        router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(Arc::new(api));
+        router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(api);
     Router::new().nest(API_PREFIX, all)
 }
 
@@ -222,7 +247,7 @@ async fn handle(
     let audit = Audit { log, route, name, target, namespace, subject: String::new() };
     let outcome = match (asked, &route.stream) {
         (Ok(call), None) => run(api, route, call, request, audit).await,
-        (Ok(call), Some(stream)) => match (stream.begin)(api, call).await {
+        (Ok(call), Some(stream)) => match spread::begin(&api, (route, stream), call).await {
             Ok(response) => {
                 audit.note(&Ok(None));
                 return response;
@@ -289,17 +314,19 @@ async fn run(
     let place = api.calls.clone().acquire_owned().await;
     let work = async move {
         let _places = (of_tenants, place);
-        let outcome = (route.run)(api, call).await;
+        let outcome = spread::run(&api, route, call).await;
         audit.note(&outcome);
         outcome
     };
     if route.method == Method::Get {
         return work.await;
     }
-    tokio::spawn(work).await.unwrap_or_else(|_| {
-        let detail = "internal error: a thread of the broker failed";
-        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail))
-    })
+    tokio::spawn(work).await.unwrap_or_else(|_| Err(thread_failed()))
+}
+
+fn thread_failed() -> Problem {
+    let detail = "internal error: a thread of the broker failed";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
 }
 
 /// A page of the web cannot make a browser send this kind of body without asking first.

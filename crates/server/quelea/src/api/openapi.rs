@@ -8,7 +8,7 @@ use super::problem::ProblemDetails;
 use super::route::{Method, Route};
 use super::routes::routes;
 use super::schema::{Described, Known};
-use super::scopes;
+use super::{scopes, spread};
 use config::API_PREFIX;
 
 /// All of it.
@@ -20,6 +20,7 @@ pub fn document() -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_lowercase()] = operation(route, &mut known);
     }
+    put_missing_cells(&mut paths, &mut known);
     examples::put_enums(&mut known);
     examples::put_examples(&mut paths, &known);
     json!({
@@ -42,6 +43,27 @@ pub fn document() -> Value {
             },
         },
     })
+}
+
+/// Answers that may be those of some of the cells say so.
+fn put_missing_cells(paths: &mut Map<String, Value>, known: &mut Known) {
+    let field = json!({
+        "type": "array",
+        "items": { "type": "integer", "minimum": 0, "maximum": u16::MAX },
+        "description": "Cells that did not answer: the answer lacks what they have. Only in a \
+            cluster with several cells, and only if there are some.",
+    });
+    for route in routes().filter(|route| spread::may_be_partial(route)) {
+        let method = route.method.as_str().to_lowercase();
+        let answer = &mut paths[route.path][&method]["responses"]["200"]["content"];
+        let schema = &mut answer["application/json"]["schema"];
+        let name = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+        let record = match name.map(str::to_owned) {
+            Some(name) => &mut known[&name],
+            None => schema,
+        };
+        record["properties"][spread::MISSING] = field.clone();
+    }
 }
 
 fn operation(route: &Route, known: &mut Known) -> Value {

@@ -4,6 +4,7 @@ use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTH
 use web::axum::http::{HeaderValue, StatusCode};
 use web::axum::response::{IntoResponse, Response};
 
+use super::asked::Silent;
 use super::schema::record;
 use crate::run::NoAnswer;
 
@@ -68,6 +69,30 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     match text.floor_char_boundary(bytes_max) {
         end if end == text.len() => text.to_owned(),
         end => format!("{}… ({} bytes)", &text[..end], text.len()),
+    }
+}
+
+impl From<Problem> for ProblemDetails {
+    fn from(problem: Problem) -> Self {
+        let Problem { status, detail, place, fix } = problem;
+        let title = status.canonical_reason().unwrap_or_default().to_owned();
+        Self { title, status: status.as_u16(), detail, place, fix }
+    }
+}
+
+/// One that another node has found.
+impl From<ProblemDetails> for Problem {
+    fn from(details: ProblemDetails) -> Self {
+        let ProblemDetails { status, detail, place, fix, .. } = details;
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self { status, detail, place, fix }
+    }
+}
+
+impl From<Silent> for Problem {
+    fn from(silent: Silent) -> Self {
+        let fix = "retry in a few seconds; GET /cluster shows the nodes of the cells";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, silent.to_string()).fix(fix)
     }
 }
 

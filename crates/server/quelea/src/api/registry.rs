@@ -20,6 +20,7 @@ use super::params::{CURSOR, LIMIT, NAMED_CLIENT, REGISTRY, flag, some_text};
 use super::problem::Problem;
 use super::route::{GET, Method as HttpMethod, Outcome, Role, Route};
 use super::schema::{Described, Known, Rows, of_field, of_record};
+use super::spread::Spread;
 use super::{Api, json, operate};
 use crate::run::REGISTRIES;
 
@@ -111,6 +112,7 @@ pub(super) const ROUTES: &[Route] = &[
         body: Some(RegisteredClient::schema),
         answer: Some(RegisteredClient::schema),
         run: |api, call| Box::pin(async move { put(&api, &call).await }),
+        spread: Spread::Nodes,
         ..GET
     },
     Route {
@@ -122,6 +124,7 @@ pub(super) const ROUTES: &[Route] = &[
                 stay: delete them with DELETE /client.",
         params: &[NAMED_CLIENT, REGISTRY],
         run: |api, call| Box::pin(async move { delete(&api, &call).await }),
+        spread: Spread::Nodes,
         ..GET
     },
     Route {
@@ -132,6 +135,7 @@ pub(super) const ROUTES: &[Route] = &[
         about: "Enables a client of a registry.",
         params: &[NAMED_CLIENT, REGISTRY],
         run: |api, call| Box::pin(async move { enable(&api, &call, true).await }),
+        spread: Spread::Nodes,
         ..GET
     },
     Route {
@@ -143,6 +147,7 @@ pub(super) const ROUTES: &[Route] = &[
                 (0x87).",
         params: &[NAMED_CLIENT, REGISTRY],
         run: |api, call| Box::pin(async move { enable(&api, &call, false).await }),
+        spread: Spread::Nodes,
         ..GET
     },
 ];

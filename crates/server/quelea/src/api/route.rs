@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use web::axum::http::StatusCode;
 use web::axum::response::Response;
@@ -14,6 +15,7 @@ use super::call::Call;
 use super::params::Param;
 use super::problem::Problem;
 use super::schema::Known;
+use super::spread::Spread;
 
 /// What is done for whom.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub(crate) struct Route {
     /// A node of a cluster answers it also while it does not serve: it changes nothing, and asks
     /// no shard.
     pub(crate) without_shards: bool,
+    /// Who answers in a cluster with several cells.
+    pub(crate) spread: Spread,
     /// A log-in link is enough.
     pub(crate) takes_link: bool,
     /// Users of a namespace may call it, whatever its role: it is about what they have defined.
@@ -58,7 +62,7 @@ type Begin = fn(Arc<Api>, Call) -> Pin<Box<dyn Future<Output = Result<Response, 
 /// JSON, or nothing where nothing is to be said.
 pub(crate) type Outcome = Result<Option<Value>, Problem>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Method {
     Get,
     Post,
@@ -126,6 +130,7 @@ pub(crate) const GET: Route = Route {
     run: |_, _| Box::pin(async { Ok(None) }),
     stream: None,
     without_shards: false,
+    spread: Spread::Node,
     takes_link: false,
     takes_tenants: false,
 };

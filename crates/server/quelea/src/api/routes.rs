@@ -15,6 +15,7 @@ use super::params::{Param, ParamKind};
 use super::permissions::{self, Permission, PermissionQuestion, RuleFile};
 use super::route::{GET, Method, Role, Route, Stream};
 use super::schema::{Described, Rows};
+use super::spread::Spread;
 use super::settings::{self, NewSetting, Setting};
 use super::topics::{self, ClientSubscription, Topic};
 use super::usage::{self, ClientDrops, Drops, MemoryUsage};
@@ -25,7 +26,7 @@ use super::views::{
     Receiver, Retain, Retained, RetainedCleared, Subscription,
 };
 use super::{
-    backup, bans, broker, clients, cluster, definitions, events, history, logins, messages,
+    backup, bans, broker, clients, cluster, definitions, events, history, logins, merge, messages,
     namespaces, registry, routing, trace, users,
 };
 
@@ -87,6 +88,7 @@ const OWN: &[Route] = &[
         answer: Some(Totals::schema),
         run: |api, _| Box::pin(async move { history::totals(&api) }),
         without_shards: true,
+        spread: Spread::Cells(merge::totals),
         ..GET
     },
     Route {
@@ -109,6 +111,7 @@ const OWN: &[Route] = &[
         answer: Some(Samples::schema),
         run: |api, call| Box::pin(async move { history::show(&api, &call) }),
         without_shards: true,
+        spread: Spread::Cells(merge::history),
         ..GET
     },
     Route {
@@ -117,6 +120,7 @@ const OWN: &[Route] = &[
         answer: Some(Broker::schema),
         run: |api, _| Box::pin(async move { broker::info(&api) }),
         without_shards: true,
+        spread: Spread::NodeAndCells(merge::broker),
         ..GET
     },
     Route {
@@ -126,6 +130,7 @@ const OWN: &[Route] = &[
         answer: Some(Rows::<Alarm>::schema),
         run: |api, _| Box::pin(async move { alarms::list(&api) }),
         without_shards: true,
+        spread: Spread::NodeAndCells(merge::alarms),
         ..GET
     },
     Route {
@@ -169,6 +174,7 @@ const OWN: &[Route] = &[
         answer: Some(Rows::<Log>::schema),
         run: |api, _| Box::pin(async move { broker::logs(&api) }),
         without_shards: true,
+        spread: Spread::Cells(merge::logs),
         ..GET
     },
     Route {
@@ -197,6 +203,7 @@ const OWN: &[Route] = &[
         params: &[LIMIT],
         answer: Some(MemoryUsage::schema),
         run: |api, call| Box::pin(async move { usage::memory(&api, &call) }),
+        spread: Spread::Cells(merge::memory),
         ..GET
     },
     Route {
@@ -212,6 +219,7 @@ const OWN: &[Route] = &[
         about: "Lists limits of the broker, its listeners and namespaces, with their present use.",
         answer: Some(Rows::<LimitUse>::schema),
         run: |api, _| Box::pin(async move { limits::list(&api) }),
+        spread: Spread::Cells(merge::limits),
         ..GET
     },
     Route {
@@ -219,6 +227,7 @@ const OWN: &[Route] = &[
         about: "Counts dropped messages by reason, since the start.",
         answer: Some(Rows::<Drops>::schema),
         run: |api, _| Box::pin(async move { usage::drops(&api) }),
+        spread: Spread::Cells(merge::drops),
         ..GET
     },
     Route {
@@ -228,6 +237,7 @@ const OWN: &[Route] = &[
         params: &[LIMIT, WITHIN_ANY],
         answer: Some(Rows::<ClientDrops>::schema),
         run: |api, call| Box::pin(async move { usage::client_drops(&api, &call).await }),
+        spread: Spread::Cells(merge::client_drops),
         ..GET
     },
     Route {
@@ -273,6 +283,7 @@ const OWN: &[Route] = &[
             begin: |api, call| Box::pin(backup::stream(api, call)),
         }),
         without_shards: true,
+        spread: Spread::Nobody,
         ..GET
     },
     Route {
@@ -339,6 +350,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Rows::<Client>::schema),
         run: |api, call| Box::pin(async move { clients::list(&api, &call).await }),
+        spread: Spread::Pages,
         ..GET
     },
     Route {
@@ -348,6 +360,7 @@ const OWN: &[Route] = &[
         params: &[CLIENT_ID, WITHIN],
         answer: Some(Client::schema),
         run: |api, call| Box::pin(async move { clients::show(&api, &call).await }),
+        spread: Spread::Client,
         ..GET
     },
     Route {
@@ -357,6 +370,7 @@ const OWN: &[Route] = &[
         params: &[CLIENT_ID, LIMIT, CURSOR],
         answer: Some(Rows::<Home>::schema),
         run: |api, call| Box::pin(async move { clients::namespaces(&api, &call).await }),
+        spread: Spread::Client,
         ..GET
     },
     Route {
@@ -366,6 +380,7 @@ const OWN: &[Route] = &[
         params: &[CLIENT_ID, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Subscription>::schema),
         run: |api, call| Box::pin(async move { clients::subscriptions(&api, &call).await }),
+        spread: Spread::Client,
         ..GET
     },
     Route {
@@ -386,6 +401,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Permission::schema),
         run: |api, call| Box::pin(async move { permissions::of_client(&api, &call).await }),
+        spread: Spread::Client,
         ..GET
     },
     Route {
@@ -398,6 +414,7 @@ const OWN: &[Route] = &[
         body: Some(PermissionQuestion::schema),
         answer: Some(Permission::schema),
         run: |api, call| Box::pin(async move { permissions::explain(&api, &call).await }),
+        spread: Spread::Client,
         ..GET
     },
     Route {
@@ -408,6 +425,7 @@ const OWN: &[Route] = &[
         about: "Disconnects a client with 0x98 (administrative action). Its session stays. It may reconnect, unless the call bans it.",
         params: &[CLIENT_ID, WITHIN, BAN_SECS],
         run: |api, call| Box::pin(async move { clients::disconnect(&api, &call).await }),
+        spread: Spread::Client,
         ..GET
     },
     Route {
@@ -433,6 +451,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Disconnected::schema),
         run: |api, call| Box::pin(async move { clients::disconnect_some(&api, &call).await }),
+        spread: Spread::Cells(merge::sums),
         ..GET
     },
     Route {
@@ -448,6 +467,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(CacheCleared::schema),
         run: |api, call| Box::pin(async move { clients::forget_verdicts(&api, &call).await }),
+        spread: Spread::Cells(merge::sums),
         ..GET
     },
     Route {
@@ -458,6 +478,7 @@ const OWN: &[Route] = &[
         about: "Deletes the session of a client with its subscriptions and queued messages, and closes its connection. The will is published.",
         params: &[CLIENT_ID, WITHIN],
         run: |api, call| Box::pin(async move { clients::purge(&api, &call).await }),
+        spread: Spread::Client,
         ..GET
     },
     Route {
@@ -474,6 +495,7 @@ const OWN: &[Route] = &[
             begin: |api, call| Box::pin(async move { events::stream(&api, &call) }),
         }),
         without_shards: true,
+        spread: Spread::Cells(merge::sums),
         ..GET
     },
     Route {
@@ -496,6 +518,7 @@ const OWN: &[Route] = &[
             media_type: events::MEDIA_TYPE,
             begin: |api, call| Box::pin(async move { trace::stream(&api, &call) }),
         }),
+        spread: Spread::Cells(merge::sums),
         ..GET
     },
     Route {
@@ -525,6 +548,7 @@ const OWN: &[Route] = &[
         params: &[NAMESPACE],
         answer: Some(Namespace::schema),
         run: |api, call| Box::pin(async move { namespaces::hold(&api, &call, true).await }),
+        spread: Spread::Nobody,
         ..GET
     },
     Route {
@@ -536,6 +560,7 @@ const OWN: &[Route] = &[
         params: &[NAMESPACE],
         answer: Some(Namespace::schema),
         run: |api, call| Box::pin(async move { namespaces::hold(&api, &call, false).await }),
+        spread: Spread::Nobody,
         ..GET
     },
     Route {
@@ -557,6 +582,7 @@ const OWN: &[Route] = &[
         params: &[USERNAME],
         body: Some(NewPassword::schema),
         run: |api, call| Box::pin(async move { users::put(&api, &call).await }),
+        spread: Spread::Nodes,
         ..GET
     },
     Route {
@@ -568,6 +594,7 @@ const OWN: &[Route] = &[
                 disconnect them with POST /disconnect.",
         params: &[USERNAME],
         run: |api, call| Box::pin(async move { users::delete(&api, &call).await }),
+        spread: Spread::Nodes,
         ..GET
     },
     Route {
@@ -593,6 +620,7 @@ const OWN: &[Route] = &[
         body: Some(NewBan::schema),
         answer: Some(Ban::schema),
         run: |api, call| Box::pin(async move { bans::add(&api, &call).await }),
+        spread: Spread::Bans,
         ..GET
     },
     Route {
@@ -609,6 +637,7 @@ const OWN: &[Route] = &[
             ),
         ],
         run: |api, call| Box::pin(async move { bans::remove(&api, &call).await }),
+        spread: Spread::Bans,
         ..GET
     },
     Route {
@@ -626,6 +655,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Rows::<ClientSubscription>::schema),
         run: |api, call| Box::pin(async move { topics::subscriptions(&api, &call).await }),
+        spread: Spread::Pages,
         ..GET
     },
     Route {
@@ -640,6 +670,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Rows::<Topic>::schema),
         run: |api, call| Box::pin(async move { topics::topics(&api, &call).await }),
+        spread: Spread::Cells(merge::topics),
         ..GET
     },
     Route {
@@ -648,6 +679,7 @@ const OWN: &[Route] = &[
         params: &[TOPIC, WITHIN, LIMIT, CURSOR],
         answer: Some(Rows::<Receiver>::schema),
         run: |api, call| Box::pin(async move { clients::receivers(&api, &call).await }),
+        spread: Spread::Pages,
         ..GET
     },
     Route {
@@ -656,6 +688,7 @@ const OWN: &[Route] = &[
         params: &[WITHIN_ANY, LIMIT, CURSOR],
         answer: Some(Rows::<Group>::schema),
         run: |api, call| Box::pin(async move { clients::groups(&api, &call).await }),
+        spread: Spread::Pages,
         ..GET
     },
     Route {
@@ -670,6 +703,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Rows::<Member>::schema),
         run: |api, call| Box::pin(async move { clients::members(&api, &call).await }),
+        spread: Spread::First,
         ..GET
     },
     Route {
@@ -683,6 +717,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Rows::<Retained>::schema),
         run: |api, call| Box::pin(async move { messages::list_retained(&api, &call).await }),
+        spread: Spread::Pages,
         ..GET
     },
     Route {
@@ -700,6 +735,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(RetainedCleared::schema),
         run: |api, call| Box::pin(async move { messages::clear_matching(&api, &call).await }),
+        spread: Spread::Pages,
         ..GET
     },
     Route {
@@ -715,6 +751,7 @@ const OWN: &[Route] = &[
         ],
         answer: Some(Retained::schema),
         run: |api, call| Box::pin(async move { messages::show_retained(&api, &call).await }),
+        spread: Spread::Topic,
         ..GET
     },
     Route {
@@ -726,6 +763,7 @@ const OWN: &[Route] = &[
         body: Some(Retain::schema),
         answer: Some(Published::schema),
         run: |api, call| Box::pin(async move { messages::set_retained(&api, &call).await }),
+        spread: Spread::Topic,
         ..GET
     },
     Route {
@@ -735,6 +773,7 @@ const OWN: &[Route] = &[
         about: "Clears the retained message of a topic.",
         params: &[TOPIC, WITHIN],
         run: |api, call| Box::pin(async move { messages::clear_retained(&api, &call).await }),
+        spread: Spread::Topic,
         ..GET
     },
     Route {
@@ -747,6 +786,7 @@ const OWN: &[Route] = &[
         body: Some(Publish::schema),
         answer: Some(Published::schema),
         run: |api, call| Box::pin(async move { messages::publish(&api, &call).await }),
+        spread: Spread::Topic,
         ..GET
     },
     Route {
@@ -758,6 +798,7 @@ const OWN: &[Route] = &[
         body: Some(PublishBatch::schema),
         answer: Some(PublishedBatch::schema),
         run: |api, call| Box::pin(async move { messages::publish_batch(&api, &call).await }),
+        spread: Spread::Topic,
         ..GET
     },
 ];

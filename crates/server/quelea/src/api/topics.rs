@@ -191,6 +191,11 @@ fn cursor(scope: Scope, level: &[u8]) -> String {
     TopicMark { scope, after: Some([b"/", level].concat()) }.write()
 }
 
+/// The cursor behind a level of the only namespace.
+pub(super) fn cursor_behind(level: &str) -> String {
+    cursor(Scope::FIRST, level.as_bytes())
+}
+
 fn begin(call: &Call) -> Result<Option<Vec<u8>>, Problem> {
     let Some(text) = call.text("cursor") else { return Ok(None) };
     let mark = TopicMark::read(text).and_then(|mark| mark.after);

@@ -69,6 +69,7 @@ use ::identity::auth::passwords::PasswordFile;
 use ::identity::auth::rules::{self, BrokerRules};
 use ::identity::auth::secret::{self, Kept};
 pub(crate) use ask::{NoAnswer, Shards};
+pub(crate) use cells::Calls;
 use base::Clock;
 use base::memory;
 pub use certificates::Certificates;

@@ -215,13 +215,27 @@ impl Parts {
         shards: &Shards,
         metrics: Metrics,
     ) -> anyhow::Result<HttpServers> {
+        self.start_http_of(shards, metrics, |api| api)
+    }
+
+    /// The same with an API that `finish` has completed.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub(super) fn start_http_of(
+        &self,
+        shards: &Shards,
+        metrics: Metrics,
+        finish: impl FnOnce(Api) -> Api,
+    ) -> anyhow::Result<HttpServers> {
         let config = self.config();
         let api = config.api.as_ref().map(|own| Api::new(own, shards.clone(), self.facts()));
-        let api = api.transpose().context("the management API")?;
-        let api_authenticator = api.as_ref().map(|api| api.authenticator.clone());
+        let api = api.transpose().context("the management API")?.map(finish).map(Arc::new);
         let pages = http::router(self.health.clone(), metrics);
-        let mut servers = HttpServers::start(config, pages, api.map(api::router))?;
-        servers.api_authenticator = api_authenticator;
+        let mut servers = HttpServers::start(config, pages, api.clone().map(api::router))?;
+        servers.api_authenticator = api.as_ref().map(|api| api.authenticator.clone());
+        servers.api_of_node = api;
         if let Some(own) = &config.api
             && let Some(url) = servers.api_url()
         {
@@ -230,7 +244,7 @@ impl Parts {
         Ok(servers)
     }
 
-    fn facts(&self) -> Facts {
+    pub(super) fn facts(&self) -> Facts {
         Facts {
             config: self.config().clone(),
             live: self.live.clone(),

@@ -12,7 +12,7 @@ use web::axum::Router;
 
 use super::listen;
 use super::unwritten::Unwritten;
-use crate::api::{ApiAuthenticator, CALLS_MAX, Owner};
+use crate::api::{Api, ApiAuthenticator, CALLS_MAX, Owner};
 use crate::dashboard;
 use crate::http;
 use config::{ApiAddress, Config, TlsConfig};
@@ -23,6 +23,8 @@ pub(super) struct HttpServers {
     pages: Option<web::Server>,
     api: Option<web::Server>,
     pub(super) api_authenticator: Option<Arc<ApiAuthenticator>>,
+    /// What answers, if the API is on.
+    pub(super) api_of_node: Option<Arc<Api>>,
     /// Of the API, with where the API is.
     pub(super) token_file: Option<(PathBuf, String)>,
     /// By the key of the address.

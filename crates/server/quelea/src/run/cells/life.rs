@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::links::{NodeLinks, Post};
 use super::table::{Serving, Table};
+use crate::api::{Api, ApiAuthenticator, CELL_OF_BANS};
 use crate::cluster::{
     ActiveCells, Begun, ClusterFigures, Clustered, End, Member, Order, RoleNews, RoleOf,
     TakenJournal, Turn, WaitReason,
@@ -46,6 +47,8 @@ pub(super) struct Life {
     pub(super) loaded: Arc<Loaded>,
     /// Of the node.
     pub(super) gate: Arc<Parts>,
+    /// None: the node has no API.
+    pub(super) api_authenticator: Option<Arc<ApiAuthenticator>>,
     pub(super) table: Arc<Table>,
     /// Which cells this node has.
     pub(super) active: ActiveCells,
@@ -137,6 +140,7 @@ struct Started {
     workers: Workers,
     upkeep: Upkeep,
     epoch: u64,
+    api: Option<Arc<Api>>,
     /// With its lock of the directory.
     _store: Store,
 }
@@ -149,6 +153,9 @@ impl Life {
             let lived = self.live(reread);
             self.requests.clear();
             self.table.set_serving(self.cell, None);
+            if self.cell == CELL_OF_BANS {
+                self.gate.limiter.bans.give_up();
+            }
             self.report(lived);
             // What ends each life at once is not to keep a core busy.
             while began.elapsed() < LIFE_MIN && !self.requests.is_stopping() {
@@ -285,6 +292,10 @@ impl Life {
         let stamps = store.stamps().clone();
         let clock_watch = clock::resume(clock, Some(store.data().path()), &stamps)?;
         let mut unwritten = Unwritten::new();
+        if self.cell == CELL_OF_BANS {
+            let taken = self.gate.limiter.bans.take_over(store.data().path(), &stamps);
+            taken.map_err(anyhow::Error::msg).context("the bans of the cluster")?;
+        }
         let parts = self.parts(clustered, epoch, &store, clock)?;
         let shards = Shards::new(&parts.shared);
         let is_stamped = crate::run::stamp_files(&store, &mut unwritten)?;
@@ -299,7 +310,11 @@ impl Life {
         node::listen_to_cluster(&clustered.member, &parts.life_cycle, &shards);
         let running = Running { parts, rules, http: HttpServers::default() };
         let upkeep = Upkeep { clock_watch, unwritten, files: Arc::new(FileWatch::of_none()) };
-        Ok(Started { running, workers, upkeep, epoch, _store: store })
+        let api = |of_node: &Arc<ApiAuthenticator>| {
+            Arc::new(Api::of_cell(of_node.clone(), shards.clone(), running.parts.facts()))
+        };
+        let api = self.api_authenticator.as_ref().map(api);
+        Ok(Started { running, workers, upkeep, epoch, api, _store: store })
     }
 
     fn parts(
@@ -341,8 +356,8 @@ impl Life {
         started: Started,
         reread: &Reread<'_>,
     ) -> anyhow::Result<Option<End>> {
-        let Started { running, workers, upkeep, epoch, _store } = started;
-        match self.serve_clients(clustered, (&running, epoch), (&workers, upkeep), reread) {
+        let Started { running, workers, upkeep, epoch, api, _store } = started;
+        match self.serve_clients(clustered, (&running, epoch, api), (&workers, upkeep), reread) {
             Ok(None) => self.stop(clustered, workers, epoch),
             // Its disk may be at fault: then other nodes go first.
             Ok(Some(end)) => {
@@ -365,7 +380,7 @@ impl Life {
     fn serve_clients(
         &self,
         clustered: &Clustered,
-        (running, epoch): (&Running, u64),
+        (running, epoch, api): (&Running, u64, Option<Arc<Api>>),
         (workers, upkeep): (&Workers, Upkeep),
         reread: &Reread<'_>,
     ) -> anyhow::Result<Option<End>> {
@@ -385,6 +400,7 @@ impl Life {
             mailboxes: mailboxes.clone(),
             acceptors: acceptors.mailboxes.clone(),
             metrics: parts.metrics_by(metrics::of_cell),
+            api,
         };
         let end = watch.map(|watch| {
             parts.health.set_ready();

@@ -4,6 +4,7 @@
 //! cell.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +16,9 @@ use cells::{Cells, Facts, OwnCell};
 use links::{
     Connected, Envelope, Files, Handler, Links, Options, Origin, Poller, Reason, Violation,
 };
+use net::{PeerAddress, PeerInfo, Stream};
 use relays::{Arrival, Client, RelayFigures, Relays};
+use tokio::sync::mpsc::UnboundedSender;
 
 use mio::event::Event;
 
@@ -27,6 +30,10 @@ use crate::run::limiter::{ConnectionPermit, Listener};
 use crate::run::mailbox::{Item, Mailbox};
 use crate::run::parts::Parts;
 use config::{ClusterConfig, Config};
+
+/// What calls of the API are relayed to, instead of a cell. Its epoch never changes.
+const CALLS: u16 = u16::MAX - 1;
+const CALLS_EPOCH: u64 = 1;
 
 /// Connections between two nodes.
 const LANES: u8 = 1;
@@ -66,9 +73,10 @@ impl NodeLinks {
         (cluster, plan): (&ClusterConfig, &ClusterPlan),
         table: &Arc<Table>,
         listeners: Vec<Arc<Listener>>,
+        calls: UnboundedSender<Stream>,
     ) -> anyhow::Result<Self> {
         let own = cluster.links.as_ref().context("cluster.listen: is missing")?;
-        let doors = Arc::new(Doors::new(table, listeners));
+        let doors = Arc::new(Doors::new(table, listeners, calls));
         let facts = Facts { node: cluster.node.clone(), cells: plan.cells, lanes: LANES };
         let poller = Poller::new().context("cannot wait for links")?;
         let (cells, cells_task) = Cells::new(facts, poller.bell());
@@ -117,6 +125,18 @@ impl NodeLinks {
         let client = Client::new(stream, held, *peer, first);
         let begun = self.relays.begin(node, cell, epoch, client);
         begun.map_err(|client| self.doors.entered(client, listener))
+    }
+
+    /// Begins a call of the API at another node, which gets what this stream brings.
+    ///
+    /// # Errors
+    ///
+    /// There is no link to the node, or no room.
+    pub(super) fn call(&self, node: &str, stream: Stream) -> io::Result<()> {
+        let peer = PeerInfo::new(PeerAddress::Unix);
+        let client = Client::new(stream, Box::new(()), peer, (String::new(), Vec::new()));
+        let begun = self.relays.begin(node, CALLS, CALLS_EPOCH, client);
+        begun.map_err(|_| io::Error::other("there is no link to the node"))
     }
 
     pub(super) fn owner_changed(&self, cell: u16, owner: Option<Owner>) {
@@ -259,17 +279,24 @@ struct Doors {
     next: AtomicUsize,
     /// When a client of an unknown listener was logged last.
     unknown_at: Mutex<Option<Instant>>,
+    /// What other nodes ask by the API.
+    calls: UnboundedSender<Stream>,
 }
 
 /// How often clients of unknown listeners are logged: each client can cause it.
 const UNKNOWN_LOG_EVERY: Duration = Duration::from_secs(10);
 
 impl Doors {
-    fn new(table: &Arc<Table>, listeners: Vec<Arc<Listener>>) -> Self {
+    fn new(
+        table: &Arc<Table>,
+        listeners: Vec<Arc<Listener>>,
+        calls: UnboundedSender<Stream>,
+    ) -> Self {
         let named = listeners.into_iter().map(|listener| (listener.name.clone(), listener));
         let (table, next) = (table.clone(), AtomicUsize::new(0));
         let unknown_at = Mutex::default();
-        Self { table, listeners: named.collect(), front: OnceLock::new(), next, unknown_at }
+        let (listeners, front) = (named.collect(), OnceLock::new());
+        Self { table, listeners, front, next, unknown_at, calls }
     }
 
     fn may_log_unknown(&self) -> bool {
@@ -293,6 +320,9 @@ impl Doors {
 
 impl relays::Host for Doors {
     fn arrive(&self, cell: u16, epoch: u64, client: Client) -> Result<(), relays::Refused> {
+        if cell == CALLS {
+            return self.calls.send(client.stream).map_err(|_| relays::Refused::NoRoom);
+        }
         let serving = self.table.serving(cell, epoch).ok_or(relays::Refused::NotOwner)?;
         let name = &client.arrival.listener;
         let Some(listener) = self.listeners.get(name).cloned() else {

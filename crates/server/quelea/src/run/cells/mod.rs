@@ -5,11 +5,13 @@
 //! client id: here ([`Entrance`]), or on the node that is active for that cell ([`links`]). A cell
 //! begins and ends alone ([`life`]); what all cells of a node have in common is in [`node`].
 
+mod calls;
 mod life;
 mod links;
 mod node;
 mod table;
 
+pub(crate) use calls::Calls;
 pub(super) use links::Post;
 pub(super) use node::serve;
 pub(super) use table::{Entrance, Homeless, Way};

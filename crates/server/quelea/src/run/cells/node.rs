@@ -10,13 +10,14 @@ use anyhow::{Context as _, ensure};
 use broker::Homes;
 use net::TlsContext;
 use signal_hook::iterator::Signals;
+use tokio::sync::mpsc::unbounded_channel;
 
+use super::calls::{Answers, Calls};
 use super::life::{Life, Requests};
 use super::links::NodeLinks;
 use super::table::{Entrance, Table};
-use crate::api;
 use crate::cluster::{ActiveCells, ClusterPlan, RoleOf, Turn};
-use crate::http::{self, Metrics, State};
+use crate::http::{Metrics, State};
 use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
 use crate::metrics;
@@ -29,7 +30,7 @@ use crate::run::parts::{Ground, Parts};
 use crate::run::servers::HttpServers;
 use crate::run::service::ServiceManager;
 use crate::run::watch::{self, Ask};
-use crate::run::{Acceptors, Reread, listen, start_acceptors};
+use crate::run::{Acceptors, Reread, Shards, listen, start_acceptors};
 use base::Clock;
 use config::{Config, Loaded, Machine};
 use data::{DataDir, Stamps};
@@ -70,9 +71,14 @@ pub(in crate::run) fn serve(
     let table = Arc::new(Table::new(&cluster.node, parts.shared.homes));
     let listeners = listen::bind_all(config, &parts.limiter, &parts.authenticator)?;
     let known = listeners.bound.iter().map(|bound| bound.listener.clone()).collect();
-    let links = Arc::new(NodeLinks::start(config, (cluster, &plan), &table, known)?);
+    let (arriving, arrivals) = unbounded_channel();
+    let links = Arc::new(NodeLinks::start(config, (cluster, &plan), &table, known, arriving)?);
+    let answers = Answers::new(&table);
+    answers.start(arrivals).context("cannot start a thread")?;
+    let members = plan.members.iter().map(|member| member.node.clone()).collect();
+    let calls = Calls::new((&cluster.node, members), &parts.shared, &answers, &links);
     let cells: Vec<Arc<Requests>> = (0..plan.cells).map(|_| Arc::default()).collect();
-    let http = start_http(&parts, (&table, &links), &cells)?;
+    let http = start_http(&parts, (&table, &links), (&cells, Arc::new(calls)))?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let entrance = Entrance::new(&table, &parts.shared, &links);
     let acceptors = start_front(&parts, listeners.bound, entrance, &is_stopping)?;
@@ -80,7 +86,7 @@ pub(in crate::run) fn serve(
     watch::catch_stops(&signals)?;
     stops.hand_over()?;
     let tls = [listeners.tls.clone(), http.tls.clone()].concat();
-    let lives = lives(&loaded, &plan, &cells, (&parts, &table, &links));
+    let lives = lives((&loaded, &http), &plan, &cells, (&parts, &table, &links));
     let node = Node { parts, table, http: &http, tls: &tls, files, cells, links, reread };
     std::thread::scope(|scope| {
         let threads = lives.iter().map(|life| {
@@ -208,7 +214,7 @@ fn parts_of(
 }
 
 fn lives(
-    loaded: &Arc<Loaded>,
+    (loaded, http): (&Arc<Loaded>, &HttpServers),
     plan: &ClusterPlan,
     cells: &[Arc<Requests>],
     (gate, table, links): (&Arc<Parts>, &Arc<Table>, &Arc<NodeLinks>),
@@ -222,6 +228,7 @@ fn lives(
         role_of: RoleOf::Cell { cluster: plan.id, cell },
         loaded: of_cell(loaded, cell),
         gate: gate.clone(),
+        api_authenticator: http.api_authenticator.clone(),
         table: table.clone(),
         active: active.clone(),
         links: links.clone(),
@@ -231,21 +238,24 @@ fn lives(
     (0..plan.cells).zip(cells).map(life).collect()
 }
 
-/// Metrics and probes, and an API that says that it knows no cells yet.
+/// Metrics and probes, and the API, which answers for all cells.
 fn start_http(
     parts: &Parts,
     (table, links): (&Arc<Table>, &Arc<NodeLinks>),
-    cells: &[Arc<Requests>],
+    (cells, calls): (&[Arc<Requests>], Arc<Calls>),
 ) -> anyhow::Result<HttpServers> {
     let known = table.clone();
     parts.health.depend_on(move || known.why_not_ready());
-    let pages = http::router(parts.health.clone(), metrics_of(parts, (table, links), cells));
-    let config = parts.config();
-    let routes = config.api.as_ref().map(|_| api::unavailable(|| NO_API.to_owned()));
-    HttpServers::start(config, pages, routes)
+    let metrics = metrics_of(parts, (table, links), cells);
+    let opened = calls.clone();
+    let shards = Shards::new(&parts.shared);
+    let servers = parts.start_http_of(&shards, metrics, |api| api.for_cells(calls))?;
+    if let Some(api) = &servers.api_of_node {
+        opened.open(api);
+        Calls::start(&Arc::downgrade(&opened)).context("cannot start a thread")?;
+    }
+    Ok(servers)
 }
-
-const NO_API: &str = "the API does not answer for clusters with several cells yet";
 
 /// Those of the process, and of all cells with a label: of those that it serves all, of others its
 /// role.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use broker::{Homes, Shared};
 
 use super::links::NodeLinks;
+use crate::api::Api;
 use crate::cluster::{Acting, Owner};
 use crate::http::Metrics;
 use crate::run::acceptor::{AcceptorMailbox, Entered};
@@ -45,6 +46,8 @@ pub(in crate::run) struct Serving {
     pub(in crate::run) mailboxes: Arc<[Arc<Mailbox>]>,
     pub(in crate::run) acceptors: Vec<Arc<AcceptorMailbox>>,
     pub(in crate::run) metrics: Metrics,
+    /// None: this node has no API.
+    pub(in crate::run) api: Option<Arc<Api>>,
 }
 
 impl Table {
@@ -98,6 +101,14 @@ impl Table {
     pub(super) fn tell_workers(&self, item: impl Fn() -> Item) {
         for (_, serving) in self.all_serving() {
             serving.mailboxes.iter().for_each(|mailbox| mailbox.put(item()));
+        }
+    }
+
+    /// The node that is active for the cell, if one is.
+    pub(super) fn node_of(&self, cell: u16) -> Option<String> {
+        match self.find(cell)? {
+            Found::Here(_) => Some(self.node.clone()),
+            Found::There(node, _) => Some(node),
         }
     }
 
@@ -212,7 +223,7 @@ mod tests {
         let acting = Acting::default();
         acting.set(boot_ms() + 60_000);
         let shared = Shared::new(broker::Settings::default(), Homes::of_one_cell(1), 1);
-        Serving { epoch, acting, shared, mailboxes, acceptors: vec![acceptor], metrics }
+        Serving { epoch, acting, shared, mailboxes, acceptors: vec![acceptor], metrics, api: None }
     }
 
     fn found(table: &Table, cell: u16) -> String {
