@@ -210,6 +210,7 @@ function Frame() {
   const info = broker.data;
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
+    ${info?.cells_missing && html`<div class="away" role="alert">Cells that do not answer: ${info.cells_missing.join(", ")}. What they have is missing on all pages.</div>`}
     <aside class=${menu ? "side open" : "side"}>
       <div class="brand">
         <a href="#/overview">quelea</a>

@@ -28,11 +28,38 @@ impl Figures<'_> {
     }
 }
 
+/// The numbers of one round, which can be added: those of a cluster are those of all its cells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Values([u64; NUMBERS.len()]);
+
+impl Values {
+    pub fn of(figures: &Figures<'_>) -> Self {
+        Self(std::array::from_fn(|place| (NUMBERS[place].total)(figures)))
+    }
+
+    /// What was read by name; a number that is not there is 0.
+    pub fn named(value_of: impl Fn(&str) -> Option<u64>) -> Self {
+        Self(std::array::from_fn(|place| value_of(NUMBERS[place].name()).unwrap_or_default()))
+    }
+
+    /// With their names.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NUMBERS.iter().map(Number::name).zip(self.0)
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (own, other) in self.0.iter_mut().zip(other.0) {
+            *own = own.saturating_add(other);
+        }
+    }
+}
+
 /// One load average: a rate per minute, smoothed over 1, 5 and 15 minutes.
 #[derive(Debug)]
 struct Load {
     topic: &'static str,
-    total: fn(&Figures<'_>) -> u64,
+    /// Among all numbers.
+    place: usize,
     last: u64,
     averages: [f64; 3],
 }
@@ -50,6 +77,11 @@ struct Number {
 }
 
 impl Number {
+    /// No other has it.
+    fn name(&self) -> &'static str {
+        self.topic.or(self.load).unwrap_or_default()
+    }
+
     /// One with a rate as well.
     const fn and_load(self, load: &'static str) -> Self {
         Self { load: Some(load), ..self }
@@ -84,8 +116,8 @@ pub fn topics() -> Vec<(String, String)> {
 
 impl SysTopics {
     pub fn new(version: &str) -> Self {
-        let loads = NUMBERS.iter().filter_map(|own| {
-            Some(Load { topic: own.load?, total: own.total, last: 0, averages: [0.0; 3] })
+        let loads = NUMBERS.iter().enumerate().filter_map(|(place, own)| {
+            Some(Load { topic: own.load?, place, last: 0, averages: [0.0; 3] })
         });
         let version = format!("quelea version {version}");
         Self { version, connected_max: 0, loads: loads.collect() }
@@ -94,7 +126,7 @@ impl SysTopics {
     /// The retained messages of one round. `elapsed_secs` since the last one.
     pub fn messages(
         &mut self,
-        figures: Figures<'_>,
+        values: &Values,
         uptime_secs: u64,
         elapsed_secs: f64,
     ) -> Vec<Message> {
@@ -104,15 +136,16 @@ impl SysTopics {
         };
         add("version", self.version.clone());
         add("uptime", format!("{uptime_secs} seconds"));
-        self.connected_max = self.connected_max.max(figures.total(|m| &m.connections));
+        let connected = values.all().find(|(name, _)| *name == CONNECTED);
+        self.connected_max = self.connected_max.max(connected.map_or(0, |(_, count)| count));
         add("clients/maximum", self.connected_max.to_string());
-        for own in NUMBERS {
+        for (own, value) in NUMBERS.iter().zip(values.0) {
             if let Some(topic) = own.topic {
-                add(topic, (own.total)(&figures).to_string());
+                add(topic, value.to_string());
             }
         }
         for load in &mut self.loads {
-            let total = (load.total)(&figures);
+            let total = values.0[load.place];
             let per_minute = total.saturating_sub(load.last) as f64 * 60.0 / elapsed_secs.max(1e-3);
             load.last = total;
             for (average, (name, minutes)) in load.averages.iter_mut().zip(LOAD_MINUTES) {
@@ -156,10 +189,12 @@ fn stored_bytes(figures: &Figures<'_>) -> u64 {
     figures.total(|m| &m.retained_bytes) + figures.shared.ledger.bytes(MemoryKind::Queued)
 }
 
+const CONNECTED: &str = "clients/connected";
+
 const NUMBERS: &[Number] = &[
     load("sockets", "Network connections that were accepted.", |f| f.sockets_opened),
     load("connections", "Clients that connected.", |f| f.total(|m| &m.connections_opened)),
-    number("clients/connected", "Connected clients.", |f| f.total(|m| &m.connections)),
+    number(CONNECTED, "Connected clients.", |f| f.total(|m| &m.connections)),
     number("clients/active", "The same, by its older name.", |f| f.total(|m| &m.connections)),
     number("clients/disconnected", "Sessions without a connection.", offline),
     number("clients/inactive", "The same, by its older name.", offline),
@@ -242,12 +277,26 @@ mod tests {
     use crate::{Homes, Settings};
 
     #[test]
+    fn values_are_added_by_their_names() {
+        let names: Vec<_> = NUMBERS.iter().map(Number::name).collect();
+        assert!(names.iter().enumerate().all(|(at, name)| !names[..at].contains(name)));
+        let mut sum = Values::named(|name| (name == CONNECTED).then_some(3));
+        sum.add(&Values::named(|name| Some(name.len() as u64)));
+        for (name, value) in sum.all() {
+            let more = if name == CONNECTED { 3 } else { 0 };
+            assert_eq!(value, name.len() as u64 + more, "{name}");
+        }
+        let read = Values::named(|name| sum.all().find(|(own, _)| *own == name).map(|it| it.1));
+        assert_eq!(read, sum);
+    }
+
+    #[test]
     fn what_is_published_is_what_is_documented() {
         let shared = Shared::new(Settings::default(), Homes::of_one_cell(2), 0);
         let figures = Figures { shared: &shared, sockets_opened: 0 };
         let documented = topics();
         let mut seen = vec![0; documented.len()];
-        for message in SysTopics::new("1").messages(figures, 1, 1.0) {
+        for message in SysTopics::new("1").messages(&Values::of(&figures), 1, 1.0) {
             let topic = message.topic().strip_prefix("$SYS/broker/").unwrap_or_default();
             let matches = |(filter, _): &(String, _)| topic::matches(filter, topic);
             let place = documented.iter().position(matches);

@@ -470,7 +470,7 @@ fn sys_topics_report_the_counters() {
     lab.pass_secs(10);
     let mut sys = broker::sys::SysTopics::new("1.2.3");
     let figures = broker::sys::Figures { shared: &lab.shared, sockets_opened: 30 };
-    for message in sys.messages(figures, 60, 60.0) {
+    for message in sys.messages(&broker::sys::Values::of(&figures), 60, 60.0) {
         let now_ms = lab.now_ms;
         lab.shards[0].on_publish_command(&message, now_ms);
     }

@@ -15,16 +15,32 @@ export function Cluster() {
       ${data && html`
         <${Facts} rows=${[
           ["This node", `${data.node}, ${data.role}`],
-          ["Active node", data.active],
-          ["Address for clients", data.active_address && html`<span class="mono">${data.active_address}</span>`],
-          ["Lease", `epoch ${data.epoch}${data.lease_remaining_seconds > 0 ? `, ${data.lease_remaining_seconds.toFixed(1)} s left` : ""}`],
+          ...(data.cells?.length ? [["Cells", data.cells.length]] : ofOneCell(data)),
           ["NATS", data.engine_connected ? "connected" : html`<${Badge} kind="bad">not connected<//>`],
         ]} />
         <${Section} title="Nodes">
           <${Table} label="Nodes" rows=${data.nodes} keyOf=${(row) => row.node} columns=${NODES} />
-        <//>`}
+        <//>
+        ${data.cells?.length > 0 && html`
+          <${Section} title="Cells" note="Each client ID belongs to one of them.">
+            <${Table} label="Cells" rows=${data.cells} keyOf=${(row) => row.cell} columns=${CELLS} />
+          <//>`}`}
     <//>`;
 }
+
+const ofOneCell = (data) => [
+  ["Active node", data.active],
+  ["Address for clients", data.active_address && html`<span class="mono">${data.active_address}</span>`],
+  ["Lease", `epoch ${data.epoch}${data.lease_remaining_seconds > 0 ? `, ${data.lease_remaining_seconds.toFixed(1)} s left` : ""}`],
+];
+
+const CELLS = [
+  { title: "Cell", num: true, sort: (row) => row.cell, cell: (row) => row.cell },
+  { title: "Active node", sort: (row) => row.active, cell: (row) => row.active ?? html`<${Badge} kind="bad">none<//>` },
+  { title: "Epoch", num: true, sort: (row) => row.epoch, cell: (row) => row.epoch ?? "–" },
+  { title: "This node", sort: (row) => row.role, cell: (row) => row.role ?? "connecting to NATS" },
+  { title: "Lag of this node", num: true, sort: (row) => row.lag_messages, cell: (row) => `${number(row.lag_messages)} messages` },
+];
 
 const NODES = [
   { title: "Node", sort: (row) => row.node, cell: (row) => row.node },

@@ -32,6 +32,7 @@ pub(crate) struct Asked {
 /// Calls that are in no table: only nodes make them.
 const FOLLOW_BANS: &str = "nodes: follow bans";
 const OWN_BANS: &str = "nodes: bans";
+const FIGURES: &str = "nodes: figures";
 
 /// What a node answers at once. What streams send follows behind it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,6 +85,15 @@ impl Asked {
     /// Asks cell 0 for the bans that the API has added.
     pub(super) fn own_bans() -> Self {
         Self::of_nodes(OWN_BANS, Method::Get)
+    }
+
+    /// Asks a node for the figures of its cells.
+    pub(crate) fn figures() -> Self {
+        Self::of_nodes(FIGURES, Method::Get)
+    }
+
+    pub(crate) fn is_for_figures(&self) -> bool {
+        self.path == FIGURES
     }
 
     /// What only nodes ask each other.

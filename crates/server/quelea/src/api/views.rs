@@ -74,9 +74,9 @@ record! {
         node: String,
         /// standby, claiming, active, suspended (its lease expired), released or ended.
         role: String,
-        /// Epoch of the lease. Each takeover increases it.
+        /// Epoch of the lease. Each takeover increases it. 0 if there are several cells.
         epoch: u64,
-        /// The node with the lease; null: none.
+        /// The node with the lease; null: none, or there are several cells.
         active: Option<String>,
         /// Its address for clients (`cluster.advertise`).
         active_address: Option<String>,
@@ -87,6 +87,25 @@ record! {
         engine_connected: bool,
         /// This node, and the nodes that reported their status in the last five seconds.
         nodes: Vec<ClusterNode>,
+        /// The cells; empty: the cluster has one.
+        cells: Vec<ClusterCell>,
+    }
+}
+
+record! {
+    /// A cell of a cluster with several.
+    ClusterCell {
+        /// Its number.
+        cell: u16,
+        /// The node that is active for it; null: none.
+        active: Option<String>,
+        /// The epoch of that node. Each takeover increases it.
+        epoch: Option<u64>,
+        /// What this node is for it: standby, claiming, active, suspended, released or ended;
+        /// null: it is connecting to NATS.
+        role: Option<String>,
+        /// Messages of its log that this node has not read yet.
+        lag_messages: u64,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Settings that change while the broker runs: by a reload of the configuration, and by the API.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use config::changes::{self, RunningKey, WHILE_RUNNING};
 use config::{Config, ConfigError, Loaded, Machine, Settings};
@@ -15,8 +15,8 @@ use crate::logging::Logging;
 #[derive(Debug)]
 pub(crate) struct LiveSettings {
     limiter: Arc<ConnectionLimiter>,
-    /// None: the workers have not started.
-    line_pace: OnceLock<Arc<LinePace>>,
+    /// Of the workers that have started: those of each cell, where there are several.
+    line_paces: Mutex<Vec<Weak<LinePace>>>,
     inner: Mutex<Inner>,
 }
 
@@ -43,14 +43,15 @@ impl LiveSettings {
     pub(super) fn new(loaded: Arc<Loaded>, limiter: Arc<ConnectionLimiter>) -> Self {
         let (configured, changes) = (loaded.clone(), BTreeMap::new());
         let inner = Inner { configured, changes, in_force: loaded }.into();
-        Self { limiter, line_pace: OnceLock::new(), inner }
+        Self { limiter, line_paces: Mutex::default(), inner }
     }
 
-    pub(super) fn set_line_pace(&self, line_pace: Arc<LinePace>) {
+    pub(super) fn add_line_pace(&self, line_pace: &Arc<LinePace>) {
         let inner = self.lock();
         line_pace.set_per_second_max(inner.in_force.config.log.client_lines_per_second_max);
-        // It is set once, by the start.
-        let _ = self.line_pace.set(line_pace);
+        let mut all = self.line_paces.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(line_pace));
     }
 
     pub(crate) fn in_force(&self) -> Arc<Loaded> {
@@ -132,7 +133,8 @@ impl LiveSettings {
                 }
             }
             RunningKey::ClientLines => {
-                if let Some(line_pace) = self.line_pace.get() {
+                let all = self.line_paces.lock().unwrap_or_else(PoisonError::into_inner);
+                for line_pace in all.iter().filter_map(Weak::upgrade) {
                     line_pace.set_per_second_max(config.log.client_lines_per_second_max);
                 }
             }

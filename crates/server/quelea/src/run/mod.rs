@@ -443,7 +443,7 @@ impl Running {
         let checker = checker.context("cannot start a thread")?;
         let tls = [listeners.tls, self.http.tls.clone()].concat();
         let files = upkeep.files.clone();
-        let alone: (_, watch::LargestElsewhere) = (RoleOf::Process, Arc::new(|| 0));
+        let alone = (RoleOf::Process, watch::Elsewhere::nowhere());
         let watch = self.watch(workers, &acceptors, &tls, (reread, files), alone)?;
         watch.until_stopped(watch::asks(&mut signals), upkeep);
         if let Some(checker) = &checker {
@@ -464,11 +464,11 @@ impl Running {
         acceptors: &Acceptors,
         tls: &'a [(String, Arc<TlsContext>)],
         (reread, files): (&'a Reread<'a>, Arc<FileWatch>),
-        (role_of, largest_elsewhere): (RoleOf, watch::LargestElsewhere),
+        (role_of, elsewhere): (RoleOf, watch::Elsewhere),
     ) -> anyhow::Result<watch::Watch<'a>> {
         let parts = &self.parts;
         let (namespaces, mailboxes) = (&parts.namespaces, &workers.mailboxes);
-        parts.live.set_line_pace(workers.line_pace.clone());
+        parts.live.add_line_pace(&workers.line_pace);
         Ok(watch::Watch {
             config: parts.config(),
             settings: &parts.loaded.settings,
@@ -499,7 +499,8 @@ impl Running {
             api_authenticator: self.http.api_authenticator.as_deref(),
             tls,
             clock: parts.clock,
-            largest_elsewhere,
+            largest_elsewhere: elsewhere.largest,
+            sys_totals: elsewhere.totals,
             purge: self.purge(workers, acceptors),
         })
     }

@@ -98,6 +98,8 @@ pub(super) struct OfCell {
     pub(super) authorizer: Option<Arc<Authorizer>>,
     /// Its node looks whether they change.
     pub(super) rule_files: Arc<RuleFiles>,
+    /// A setting is that of the node and of all its cells.
+    pub(super) live: Arc<LiveSettings>,
 }
 
 /// Who is let in.
@@ -137,14 +139,18 @@ impl Parts {
         let Ground { directory, stamps, homes, journals, workers, decoy_secret, .. } = ground;
         let config = &loaded.config;
         let settings = limits::of_broker(config);
-        let (shared, gate, rule_files) = match ground.cell {
+        let (shared, gate, (rule_files, live)) = match ground.cell {
             None => {
                 let gate = Gate::make(config, (stamps, decoy_secret), clock)?;
-                (Shared::new(settings, homes, u64::from_le_bytes(random())), gate, Arc::default())
+                let live = Arc::new(LiveSettings::new(loaded.clone(), gate.limiter.clone()));
+                let shared = Shared::new(settings, homes, u64::from_le_bytes(random()));
+                (shared, gate, (Arc::default(), live))
             }
-            Some(OfCell { epoch, seed, limiter, authenticator, authorizer, rule_files }) => {
+            Some(own) => {
+                let OfCell { limiter, authenticator, authorizer, rule_files, live, .. } = own;
                 let gate = Gate { limiter, authenticator, authorizer };
-                (Shared::of_cell(settings, homes, epoch, seed), gate, rule_files)
+                let shared = Shared::of_cell(settings, homes, own.epoch, own.seed);
+                (shared, gate, (rule_files, live))
             }
         };
         let Gate { limiter, authenticator, authorizer } = gate;
@@ -153,7 +159,6 @@ impl Parts {
             None => config.namespaces.clone(),
         };
         let namespaces = Namespaces::open(directory, stamps, &shared, &configured)?;
-        let live = Arc::new(LiveSettings::new(loaded.clone(), limiter.clone()));
         let health = Health::new();
         let self_checks = Arc::new(SelfChecks::new(&config.self_check));
         let checks = self_checks.clone();

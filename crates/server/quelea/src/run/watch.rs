@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use broker::sys::{self, Figures, SysTopics};
+use broker::sys::{self, Figures, SysTopics, Values};
 use broker::{Memory, Shared};
 use net::TlsContext;
 use session::Message;
@@ -127,6 +127,7 @@ pub(super) struct Watch<'a> {
     pub(super) reloads: &'a Reloads,
     pub(super) files: Arc<FileWatch>,
     pub(super) largest_elsewhere: LargestElsewhere,
+    pub(super) sys_totals: SysTotals,
     /// Has all threads give back what is free of their memory.
     pub(super) purge: Arc<dyn Fn() + Send + Sync>,
 }
@@ -523,6 +524,22 @@ fn cut_most(shared: &Shared, to_free: u64, largest_elsewhere: &LargestElsewhere)
     }
 }
 
+/// From the figures of the own shards, those that `$SYS` shows.
+pub(super) type SysTotals = Arc<dyn Fn(Values) -> Values + Send + Sync>;
+
+/// What a broker is to know of cells other than its own.
+pub(super) struct Elsewhere {
+    pub(super) largest: LargestElsewhere,
+    pub(super) totals: SysTotals,
+}
+
+impl Elsewhere {
+    /// There are none.
+    pub(super) fn nowhere() -> Self {
+        Self { largest: Arc::new(|| 0), totals: Arc::new(|own| own) }
+    }
+}
+
 /// Bytes in the connections of who holds most in other cells of the process.
 pub(super) type LargestElsewhere = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -543,6 +560,7 @@ impl Ticker {
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
         let (purge, live, elsewhere) =
             (watch.purge.clone(), watch.live.clone(), watch.largest_elsewhere.clone());
+        let totals = watch.sys_totals.clone();
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
@@ -592,7 +610,8 @@ impl Ticker {
                     sys_at = Some(Instant::now());
                     let elapsed = elapsed.min(f64::from(sys_secs));
                     let figures = Figures { shared: &shared, sockets_opened: limiter.accepted() };
-                    let messages = sys.messages(figures, clock.uptime_secs(), elapsed);
+                    let values = totals(Values::of(&figures));
+                    let messages = sys.messages(&values, clock.uptime_secs(), elapsed);
                     let states = state_messages(&board, member.as_ref());
                     publish(&mailboxes, messages.into_iter().chain(states));
                 }

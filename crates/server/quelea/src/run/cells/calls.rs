@@ -6,29 +6,34 @@
 //! length, then its bytes. The first part of each side is JSON. What an answer that goes on sends
 //! follows in further parts.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixStream as Socket;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
+use broker::sys::{Figures, Values};
 use broker::{Name, Scope, Shared};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use net::Stream;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
 use web::axum::body::Bytes;
 
+use super::life::Requests;
 use super::links::NodeLinks;
 use super::table::Table;
+use crate::api::{Api, Asked, Outcome, Problem, Reply, Silent, is_change};
+use crate::cluster::{Member, Owner};
+use crate::run::limiter::ConnectionLimiter;
 use crate::run::mailbox::Item;
 use crate::run::worker::Order;
 use identity::auth::bans::Lists;
-
-use crate::api::{Api, Asked, Outcome, Problem, Reply, Silent, is_change};
 
 /// How long a cell may take for what changes nothing.
 const READ_TIME_MAX: Duration = Duration::from_secs(3);
@@ -38,6 +43,9 @@ const CHANGE_TIME_MAX: Duration = Duration::from_secs(11);
 
 /// How often a node reads what other nodes have.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the figures of a node count that does not answer.
+const FIGURES_KEPT_FOR: Duration = Duration::from_secs(10);
 
 /// The longest part. A page has 1,000 rows at most.
 const PART_BYTES_MAX: u32 = 64 << 20;
@@ -63,8 +71,13 @@ pub(crate) struct Calls {
 /// What answers calls on this node.
 pub(super) struct Answers {
     table: Arc<Table>,
+    limiter: Arc<ConnectionLimiter>,
+    /// The cells, whatever they are doing here.
+    cells: Vec<Arc<Requests>>,
     /// Of the node itself.
     own: OnceLock<Weak<Api>>,
+    /// The figures of other nodes for `$SYS`, and when they came.
+    figures: Mutex<HashMap<String, (Instant, Values)>>,
 }
 
 /// What a node sends first.
@@ -125,15 +138,18 @@ impl Calls {
     }
 
     /// Each second this node reads what all nodes are to know, on a thread of its own.
-    pub(super) fn start(calls: &Weak<Self>) -> io::Result<()> {
-        let calls = calls.clone();
+    pub(super) fn start(calls: &Arc<Self>) -> io::Result<()> {
+        let calls = Arc::downgrade(calls);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let follow = move || {
             runtime.block_on(async move {
                 loop {
                     tokio::time::sleep(FOLLOW_EVERY).await;
                     let Some(calls) = calls.upgrade() else { return };
+                    calls.read_figures().await;
                     if let Some(api) = calls.answers.api_of(None) {
+                        // Nobody subscribes to events of a node without its cells.
+                        drop(api.facts.life_cycle.tick(api.facts.clock.now_ms()));
                         // The owner may be about to change: the next second is soon.
                         let _ = api.answer(&Asked::follow_bans()).await;
                     }
@@ -234,6 +250,26 @@ impl Calls {
         }
     }
 
+    /// Those that do not answer keep theirs for a while.
+    async fn read_figures(&self) {
+        let asked = &Asked::figures();
+        let others = self.members.iter().filter(|node| **node != self.node);
+        join_all(others.map(|node| async move {
+            if let Ok(Ok(Some(answer))) = self.ask_node(node, asked).await {
+                self.answers.put_values(node, &answer);
+            }
+        }))
+        .await;
+    }
+
+    /// The cells with what this node is for each of them, and with the node that has it.
+    pub(crate) fn members_of_cells(&self) -> Vec<(Option<Owner>, Option<Member>)> {
+        let of_cell = |(cell, requests): (u16, &Arc<Requests>)| {
+            (self.answers.table.owner(cell), requests.member())
+        };
+        (0..).zip(&self.answers.cells).map(of_cell).collect()
+    }
+
     /// All nodes read the bans of cell 0 now, those that answer.
     pub(crate) async fn follow_bans(&self) {
         let asked = Asked::follow_bans();
@@ -242,8 +278,40 @@ impl Calls {
 }
 
 impl Answers {
-    pub(super) fn new(table: &Arc<Table>) -> Arc<Self> {
-        Arc::new(Self { table: table.clone(), own: OnceLock::new() })
+    pub(super) fn new(
+        table: &Arc<Table>,
+        limiter: &Arc<ConnectionLimiter>,
+        cells: &[Arc<Requests>],
+    ) -> Arc<Self> {
+        let (table, limiter, cells) = (table.clone(), limiter.clone(), cells.to_vec());
+        Arc::new(Self { table, limiter, cells, own: OnceLock::new(), figures: Mutex::default() })
+    }
+
+    /// The figures of `$SYS` of the whole cluster. Those of other nodes are about a second old.
+    pub(super) fn totals(&self) -> Values {
+        let mut sum = self.own_values();
+        let others = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = others.values().filter(|(at, _)| at.elapsed() < FIGURES_KEPT_FOR);
+        fresh.for_each(|(_, values)| sum.add(values));
+        sum
+    }
+
+    /// Of this node.
+    fn own_values(&self) -> Values {
+        let mut sum = Values::named(|_| None);
+        // Listeners are of the node, whatever cells it has.
+        let mut sockets_opened = self.limiter.accepted();
+        for (_, serving) in self.table.all_serving() {
+            sum.add(&Values::of(&Figures { shared: &serving.shared, sockets_opened }));
+            sockets_opened = 0;
+        }
+        sum
+    }
+
+    fn put_values(&self, node: &str, answer: &Value) {
+        let values = Values::named(|name| answer[name].as_u64());
+        let mut all = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(node.to_owned(), (Instant::now(), values));
     }
 
     fn api_of(&self, cell: Option<u16>) -> Option<Arc<Api>> {
@@ -257,6 +325,11 @@ impl Answers {
     }
 
     async fn answer(&self, cell: Option<u16>, asked: &Asked) -> Reply {
+        if asked.is_for_figures() {
+            let values: serde_json::Map<String, Value> =
+                self.own_values().all().map(|(name, value)| (name.into(), value.into())).collect();
+            return Reply::Done(Some(values.into()));
+        }
         match self.api_of(cell) {
             Some(api) => api.answer(asked).await.into(),
             None => Reply::NotHere,

@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use broker::Homes;
 use tokio::sync::oneshot;
 
+use super::calls::Answers;
 use super::links::{NodeLinks, Post};
 use super::table::{Serving, Table};
 use crate::api::{Api, ApiAuthenticator, CELL_OF_BANS};
@@ -27,7 +28,7 @@ use crate::run::servers::HttpServers;
 use crate::run::service::ServiceManager;
 use crate::run::store::Store;
 use crate::run::unwritten::Unwritten;
-use crate::run::watch::{Ask, LargestElsewhere, Upkeep, Watch};
+use crate::run::watch::{Ask, Elsewhere, Upkeep, Watch};
 use crate::run::workers::{self, Workers};
 use crate::run::{Reread, Running, Shards, clock, node, restore, start_acceptors, start_workers};
 use base::Clock;
@@ -52,6 +53,7 @@ pub(super) struct Life {
     pub(super) table: Arc<Table>,
     /// Which cells this node has.
     pub(super) active: ActiveCells,
+    pub(super) answers: Arc<Answers>,
     pub(super) links: Arc<NodeLinks>,
     pub(super) requests: Arc<Requests>,
     pub(super) service: ServiceManager,
@@ -110,8 +112,12 @@ impl Requests {
 
     /// Of its member, if it has one now.
     pub(super) fn figures(&self) -> Option<ClusterFigures> {
+        self.member().map(|member| member.figures())
+    }
+
+    pub(super) fn member(&self) -> Option<Member> {
         match &*self.lock() {
-            Present::Living { member, .. } => Some(member.figures()),
+            Present::Living { member, .. } => Some(member.clone()),
             Present::Waiting(_) | Present::Nothing => None,
         }
     }
@@ -332,6 +338,7 @@ impl Life {
             authenticator: gate.authenticator.clone(),
             authorizer: gate.authorizer.clone(),
             rule_files: gate.rule_files.clone(),
+            live: gate.live.clone(),
         };
         let ground = Ground {
             directory: Some(store.data().path()),
@@ -390,8 +397,11 @@ impl Life {
         let context = parts.acceptor_context(mailboxes, lines, &is_stopping, None)?;
         let acceptors = start_acceptors(parts.config(), Vec::new(), &context)?;
         let files = (reread, upkeep.files.clone());
-        let (table, cell) = (self.table.clone(), self.cell);
-        let elsewhere: LargestElsewhere = Arc::new(move || table.largest_beside(cell));
+        let (table, cell, answers) = (self.table.clone(), self.cell, self.answers.clone());
+        let elsewhere = Elsewhere {
+            largest: Arc::new(move || table.largest_beside(cell)),
+            totals: Arc::new(move |_| answers.totals()),
+        };
         let watch = running.watch(workers, &acceptors, &[], files, (self.role_of, elsewhere));
         let serving = Serving {
             epoch,

@@ -27,13 +27,16 @@ use crate::run::mailbox::Item;
 use crate::run::node::Several;
 use crate::run::own_files::OwnFiles;
 use crate::run::parts::{Ground, Parts};
+use crate::run::reloads::Reloaded;
 use crate::run::servers::HttpServers;
 use crate::run::service::ServiceManager;
+use crate::run::unwritten::Unwritten;
 use crate::run::watch::{self, Ask};
 use crate::run::{Acceptors, Reread, Shards, listen, start_acceptors};
 use base::Clock;
 use config::{Config, Loaded, Machine};
 use data::{DataDir, Stamps};
+use identity::auth::rules;
 
 /// A node that serves its cells.
 struct Node<'a> {
@@ -73,12 +76,14 @@ pub(in crate::run) fn serve(
     let known = listeners.bound.iter().map(|bound| bound.listener.clone()).collect();
     let (arriving, arrivals) = unbounded_channel();
     let links = Arc::new(NodeLinks::start(config, (cluster, &plan), &table, known, arriving)?);
-    let answers = Answers::new(&table);
+    let cells: Vec<Arc<Requests>> = (0..plan.cells).map(|_| Arc::default()).collect();
+    let answers = Answers::new(&table, &parts.limiter, &cells);
     answers.start(arrivals).context("cannot start a thread")?;
     let members = plan.members.iter().map(|member| member.node.clone()).collect();
-    let calls = Calls::new((&cluster.node, members), &parts.shared, &answers, &links);
-    let cells: Vec<Arc<Requests>> = (0..plan.cells).map(|_| Arc::default()).collect();
-    let http = start_http(&parts, (&table, &links), (&cells, Arc::new(calls)))?;
+    let calls = Arc::new(Calls::new((&cluster.node, members), &parts.shared, &answers, &links));
+    let http = start_http(&parts, (&table, &links), (&cells, &calls))?;
+    Calls::start(&calls).context("cannot start a thread")?;
+    http.write_token(&mut Unwritten::new())?;
     let is_stopping = Arc::new(AtomicBool::new(false));
     let entrance = Entrance::new(&table, &parts.shared, &links);
     let acceptors = start_front(&parts, listeners.bound, entrance, &is_stopping)?;
@@ -86,7 +91,7 @@ pub(in crate::run) fn serve(
     watch::catch_stops(&signals)?;
     stops.hand_over()?;
     let tls = [listeners.tls.clone(), http.tls.clone()].concat();
-    let lives = lives((&loaded, &http), &plan, &cells, (&parts, &table, &links));
+    let lives = lives((&loaded, &http), &plan, &cells, (&parts, &table, &links), &answers);
     let node = Node { parts, table, http: &http, tls: &tls, files, cells, links, reread };
     std::thread::scope(|scope| {
         let threads = lives.iter().map(|life| {
@@ -104,6 +109,7 @@ pub(in crate::run) fn serve(
         service.ready(node.parts.describe());
         let version = env!("CARGO_PKG_VERSION");
         tracing::info!(version, commit = env!("BUILD_COMMIT"), cells = plan.cells, "ready");
+        node.http.print_link();
         let served = node.until_stopped(&mut signals);
         let grace = Duration::from_secs(config.server.shutdown_grace_secs.into());
         node.parts.health.set(State::Stopping);
@@ -218,6 +224,7 @@ fn lives(
     plan: &ClusterPlan,
     cells: &[Arc<Requests>],
     (gate, table, links): (&Arc<Parts>, &Arc<Table>, &Arc<NodeLinks>),
+    answers: &Arc<Answers>,
 ) -> Vec<Life> {
     let own = loaded.config.cluster.as_ref().map_or("", |cluster| &cluster.node);
     let active = ActiveCells::new(own);
@@ -231,6 +238,7 @@ fn lives(
         api_authenticator: http.api_authenticator.clone(),
         table: table.clone(),
         active: active.clone(),
+        answers: answers.clone(),
         links: links.clone(),
         requests: requests.clone(),
         service: gate.service.clone(),
@@ -242,17 +250,15 @@ fn lives(
 fn start_http(
     parts: &Parts,
     (table, links): (&Arc<Table>, &Arc<NodeLinks>),
-    (cells, calls): (&[Arc<Requests>], Arc<Calls>),
+    (cells, calls): (&[Arc<Requests>], &Arc<Calls>),
 ) -> anyhow::Result<HttpServers> {
     let known = table.clone();
     parts.health.depend_on(move || known.why_not_ready());
     let metrics = metrics_of(parts, (table, links), cells);
-    let opened = calls.clone();
     let shards = Shards::new(&parts.shared);
-    let servers = parts.start_http_of(&shards, metrics, |api| api.for_cells(calls))?;
+    let servers = parts.start_http_of(&shards, metrics, |api| api.for_cells(calls.clone()))?;
     if let Some(api) = &servers.api_of_node {
-        opened.open(api);
-        Calls::start(&Arc::downgrade(&opened)).context("cannot start a thread")?;
+        calls.open(api);
     }
     Ok(servers)
 }
@@ -288,7 +294,7 @@ fn start_front(
 ) -> anyhow::Result<Acceptors> {
     let config = parts.config();
     let line_pace = Arc::new(LinePace::new(config.log.client_lines_per_second_max));
-    parts.live.set_line_pace(line_pace.clone());
+    parts.live.add_line_pace(&line_pace);
     let entrance = Some(Arc::new(entrance));
     let context = parts.acceptor_context(&Arc::default(), &line_pace, is_stopping, entrance)?;
     start_acceptors(config, bound, &context)
@@ -305,7 +311,7 @@ impl Node<'_> {
         let _watching = watching.context("cannot start a thread")?;
         for ask in watch::asks(signals) {
             match ask {
-                Ask::Reload => self.parts.service.reload(|| self.reload()),
+                Ask::Reload => self.parts.service.reload(|| self.reload_for_all()),
                 Ask::ReloadChanged | Ask::ReloadRules => self.reload_changed(),
                 Ask::Stop => break,
             }
@@ -313,39 +319,64 @@ impl Node<'_> {
         Ok(())
     }
 
-    fn reload(&self) {
+    fn reload_for_all(&self) {
+        let waiting = self.parts.reloads.begin();
+        let reloaded = self.reload();
+        // A caller may have gone.
+        waiting.into_iter().for_each(|answer| drop(answer.send(reloaded.clone())));
+    }
+
+    fn reload(&self) -> Reloaded {
+        let mut reloaded = Reloaded::default();
         self.files.note_reload();
-        if let Err(error) = Logging::reopen_installed() {
+        let reopened = Logging::reopen_installed();
+        reloaded.note("log file", &reopened);
+        if let Err(error) = reopened {
             tracing::error!(%error, "the log file was not reopened; the old one stays in use");
         }
         let listeners = self.tls.iter().map(|(listener, _)| Part::Tls(listener.clone()));
         let parts = [Part::Passwords, Part::Registries, Part::Bans, Part::ApiUsers];
         for part in parts.into_iter().chain(listeners) {
-            self.reload_part(&part);
+            self.reload_noted(&part, &mut reloaded);
         }
         let read = (self.reread)();
-        if let Err(error) = read.and_then(|fresh| self.parts.live.reload(&fresh.settings)) {
-            tracing::error!(%error, "settings not reloaded; the old ones stay");
+        let taken = read.and_then(|fresh| self.parts.live.reload(&fresh.settings));
+        reloaded.note("settings", &taken);
+        match taken {
+            Ok(taken_back) => reloaded.taken_back = taken_back,
+            Err(error) => tracing::error!(%error, "settings not reloaded; the old ones stay"),
         }
-        if let Err(error) = self.links.reload() {
+        let links = self.links.reload();
+        reloaded.note("certificates of links", &links);
+        if let Err(error) = links {
             let error = format!("{error:#}");
             tracing::error!(error, "certificates of links not reloaded; the old ones stay");
         }
+        // Each cell reads them, and logs what is wrong as this does.
+        reloaded.note("access rules", &rules::load(self.parts.config()));
         self.cells.iter().for_each(|cell| cell.put(Turn::Reload));
+        reloaded
+    }
+
+    fn reload_noted(&self, part: &Part, reloaded: &mut Reloaded) {
+        if *part != Part::Registries || self.parts.authenticator.has_registry() {
+            let done = self.reload_part(part);
+            reloaded.note(&part.name(), &done);
+        }
     }
 
     fn reload_changed(&self) {
         for part in self.files.take_changed() {
             match part {
                 Part::Rules => self.cells.iter().for_each(|cell| cell.put(Turn::ReloadRules)),
-                part => self.reload_part(&part),
+                part => drop(self.reload_part(&part)),
             }
         }
     }
 
-    fn reload_part(&self, part: &Part) {
+    fn reload_part(&self, part: &Part) -> anyhow::Result<()> {
         if *part == Part::Registries && !self.parts.authenticator.has_registry() {
-            return;
+            return Ok(());
         }
         let tell_workers = |item: &dyn Fn() -> Item| self.table.tell_workers(item);
         let own = OwnFiles {
@@ -356,11 +387,11 @@ impl Node<'_> {
             tls: self.tls,
             tell_workers: &tell_workers,
         };
-        if let Err(error) = own.reload(part) {
+        own.reload(part).inspect_err(|error| {
             let (error, listener) = (format!("{error:#}"), part.listener());
             let what = part.what();
             tracing::error!(listener, error, "{what} not reloaded; the old ones stay in force");
-        }
+        })
     }
 }
 

@@ -61,6 +61,11 @@ impl Table {
         self.version.fetch_add(1, Ordering::Release);
     }
 
+    /// As its lease says.
+    pub(super) fn owner(&self, cell: u16) -> Option<Owner> {
+        self.lock(cell).owner.clone()
+    }
+
     /// From now on clients of the cell are let in here. `None`: they are not.
     pub(super) fn set_serving(&self, cell: u16, serving: Option<Serving>) {
         self.lock(cell).serving = serving;
