@@ -44,6 +44,11 @@ const CHANGE_TIME_MAX: Duration = Duration::from_secs(11);
 /// How often a node reads what other nodes have.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
+/// How often a node tries before a change of a ban is answered: it may have to find out which node
+/// has cell 0.
+const FOLLOW_TRIES: u32 = 20;
+const FOLLOW_PAUSE: Duration = Duration::from_millis(100);
+
 /// How long the figures of a node count that does not answer.
 const FIGURES_KEPT_FOR: Duration = Duration::from_secs(10);
 
@@ -270,10 +275,19 @@ impl Calls {
         (0..).zip(&self.answers.cells).map(of_cell).collect()
     }
 
-    /// All nodes read the bans of cell 0 now, those that answer.
+    /// All nodes read the bans of cell 0 now. One that does not answer, or does not find that cell
+    /// for some seconds, reads them as soon as it does.
     pub(crate) async fn follow_bans(&self) {
-        let asked = Asked::follow_bans();
-        join_all(self.members.iter().map(|node| self.ask_node(node, &asked))).await;
+        let asked = &Asked::follow_bans();
+        let follow = |node| async move {
+            for _ in 0..FOLLOW_TRIES {
+                match self.ask_node(node, asked).await {
+                    Ok(Err(_)) => tokio::time::sleep(FOLLOW_PAUSE).await,
+                    Ok(Ok(_)) | Err(_) => return,
+                }
+            }
+        };
+        join_all(self.members.iter().map(|node| follow(node))).await;
     }
 }
 
