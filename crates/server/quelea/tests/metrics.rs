@@ -37,6 +37,8 @@ names. Counters begin at 0 with each start. [Metrics](metrics.md) are more detai
 - Without an access file all clients may read them. With an access file, grant
   `topic read $SYS/#` to those that may.
 - Clients cannot publish below `$SYS/`. Bridges may publish `$SYS/broker/connection/NAME/state`.
+- In a cluster with several cells the figures are totals, with
+  [exceptions](cluster.md#several-cells).
 
 ";
 

@@ -1,5 +1,6 @@
 //! Calls of the management API.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read as _};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ pub(super) struct Http {
     base: String,
     authorization: Option<String>,
     agent: ureq::Agent,
+    /// An answer has lacked cells, which was said.
+    has_warned: Cell<bool>,
 }
 
 impl Http {
@@ -76,7 +79,7 @@ impl Http {
             return Err(Failure::new("the token must not have a line break"));
         }
         let base = base.strip_suffix(parts.path).unwrap_or(&base).to_owned();
-        Ok(Self { base, authorization, agent })
+        Ok(Self { base, authorization, agent, has_warned: Cell::new(false) })
     }
 
     /// Scheme, host and port.
@@ -96,7 +99,20 @@ impl Http {
         let limited = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         let bytes = limited.read_to_vec().map_err(|error| self.fault(&error))?;
         let value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        if (200..300).contains(&status) { Ok(value) } else { Err(failure(status, &value)) }
+        if !(200..300).contains(&status) {
+            return Err(failure(status, &value));
+        }
+        self.warn_of_missing(&value);
+        Ok(value)
+    }
+
+    /// Of a cluster with several cells some may not answer.
+    fn warn_of_missing(&self, answer: &Value) {
+        if let Some(text) = missing_text(answer)
+            && !self.has_warned.replace(true)
+        {
+            eprintln!("{text}");
+        }
     }
 
     /// Reads a stream line by line, until it ends or `line` says that it is enough.
@@ -165,6 +181,13 @@ impl Http {
     }
 }
 
+fn missing_text(answer: &Value) -> Option<String> {
+    let cells = answer["cells_missing"].as_array()?;
+    let cells: Vec<_> = cells.iter().map(Value::to_string).collect();
+    let cells = cells.join(", ");
+    Some(format!("warning: cells that do not answer: {cells}. What they have is missing."))
+}
+
 fn failure(status: u16, problem: &Value) -> Failure {
     let code = match status {
         401 | 403 => EXIT_NOT_ALLOWED,
@@ -210,6 +233,14 @@ mod tests {
         let error_text = |url: &str| Http::new(url, &tls, Credentials::Certificate).unwrap_err();
         assert!(error_text("http://a").text.contains("need an https:// URL"));
         assert!(error_text("https://a").text.contains("ca.pem"), "the file is read");
+    }
+
+    #[test]
+    fn cells_that_do_not_answer_are_named() {
+        assert_eq!(missing_text(&json!({ "items": [] })), None);
+        let text = missing_text(&json!({ "cells_missing": [2, 5] }));
+        let expected = "warning: cells that do not answer: 2, 5. What they have is missing.";
+        assert_eq!(text.as_deref(), Some(expected));
     }
 
     #[test]

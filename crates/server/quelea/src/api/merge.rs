@@ -217,11 +217,16 @@ pub(super) fn memory(ground: &Ground<'_>, parts: Vec<Part>) -> Value {
     sum
 }
 
-/// Use and limits are added: those of a node once for each node, all others for each cell.
+/// Use and limits are added: those of a node once for each node, all others for each cell. A limit
+/// of each session stays as it is.
 pub(super) fn limits(_: &Ground<'_>, parts: Vec<Part>) -> Value {
     let mut all = Grouped::new(&["max", "used", "refused"]);
-    for (is_first, Part { mut value, .. }) in by_node(parts) {
+    for (number, (is_first, Part { mut value, .. })) in by_node(parts).enumerate() {
         for mut row in rows(&mut value) {
+            let is_of_session = row["used"].is_null();
+            if number > 0 && is_of_session {
+                row["max"] = Value::Null;
+            }
             let is_of_node = row["kind"] == "listener" || row["name"] == "limits.memory_bytes_max";
             let has_limit_of_node = row["name"] == "limits.connections_max";
             if !is_first && is_of_node {
@@ -353,5 +358,161 @@ impl<'a> Grouped<'a> {
                 self.rows.push(row);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(cell: u16, node: &str, value: Value) -> Part {
+        Part { cell, node: node.to_owned(), value }
+    }
+
+    fn ground<'a>(limit: usize, missing: &'a [(u16, Silent)]) -> Ground<'a> {
+        Ground { own: Value::Null, shards: 2, limit, missing }
+    }
+
+    #[test]
+    fn cursors_are_read_as_they_were_written() {
+        for rest in [None, Some("1.0.QQ~".to_owned())] {
+            let cursor = Cursor { cell: 3, rest };
+            assert_eq!(Cursor::read(&cursor.write()), Some(cursor));
+        }
+        for wrong in ["", "~", "x~", "-1~", "65536~", "1"] {
+            assert_eq!(Cursor::read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pages_are_appended_and_counts_added() {
+        let mut page = Value::Null;
+        let first = json!({ "items": [1, 2], "cursor": "a" });
+        assert_eq!(add_page(&mut page, first), Some("a".to_owned()));
+        assert_eq!(add_page(&mut page, json!({ "items": [3], "cursor": null })), None);
+        assert_eq!(rows_of(&page), 3);
+        let whole = self::page(page, Some("1~".to_owned()));
+        assert_eq!(whole, json!({ "items": [1, 2, 3], "cursor": "1~" }));
+        assert_eq!(self::page(Value::Null, None), json!({ "items": [], "cursor": null }));
+        let counts = |matched: u64| json!({ "matched": matched, "cleared": 1, "cursor": null });
+        let mut page = counts(3);
+        add_page(&mut page, counts(4));
+        assert_eq!((rows_of(&page), &page["cleared"]), (7, &json!(2)));
+    }
+
+    #[test]
+    fn what_is_of_a_node_counts_once_for_each_node() {
+        let row = |name: &str, max: Value, used: Value| {
+            json!({ "kind": "broker", "owner": "", "name": name, "unit": "x", "max": max,
+                    "used": used, "refused": 1 })
+        };
+        let of = |used: u64| {
+            json!({ "items": [
+                row("limits.connections_max", 10.into(), used.into()),
+                row("limits.memory_bytes_max", 100.into(), 50.into()),
+                row("limits.retained_bytes_max", 7.into(), used.into()),
+                row("limits.queued_messages_max", 9.into(), Value::Null),
+                row("limits.sessions_bytes_max", Value::Null, used.into()),
+            ] })
+        };
+        let parts = vec![part(0, "a", of(1)), part(1, "b", of(2)), part(2, "a", of(4))];
+        let sum = limits(&ground(9, &[]), parts);
+        let found: Vec<_> = sum["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| (row["max"].as_u64(), row["used"].as_u64()))
+            .collect();
+        let expected = [
+            (Some(20), Some(7)),
+            (Some(200), Some(100)),
+            (Some(21), Some(7)),
+            (Some(9), None),
+            (None, Some(7)),
+        ];
+        assert_eq!(found, expected);
+
+        let of = |resident: u64, owner: &str| {
+            json!({ "resident_bytes": resident, "allocated_bytes": 60, "client_bytes": 10,
+                    "log_cache_bytes": 5, "other_bytes": 0, "max_bytes": null,
+                    "owners": [{ "owner": owner, "queued_bytes": 2, "session_bytes": 1 }] })
+        };
+        let parts = vec![part(0, "a", of(70, "x")), part(1, "a", of(71, "y")), part(2, "b", of(1, "x"))];
+        let sum = memory(&ground(1, &[]), parts);
+        assert_eq!(sum["resident_bytes"], 71);
+        assert_eq!((&sum["client_bytes"], &sum["other_bytes"]), (&json!(30), &json!(120 - 45)));
+        assert_eq!(sum["owners"], json!([{ "owner": "x", "queued_bytes": 4, "session_bytes": 2 }]));
+    }
+
+    #[test]
+    fn samples_of_cells_are_added_at_the_times_of_one() {
+        let of = |times: &[u64], values: &[u64]| {
+            let series = json!([{ "name": "n", "kind": "gauge", "values": values }]);
+            json!({ "interval_secs": 10, "times_ms": times, "series": series })
+        };
+        let parts = vec![
+            part(0, "a", of(&[10_000, 20_000, 30_000], &[1, 2, 3])),
+            // It began later, and its clock is 4 s ahead.
+            part(1, "b", of(&[24_000, 34_000], &[10, 20])),
+        ];
+        let sum = history(&ground(9, &[]), parts);
+        assert_eq!(sum["times_ms"], json!([10_000, 20_000, 30_000]));
+        assert_eq!(sum["series"][0]["values"], json!([1, 12, 23]));
+    }
+
+    #[test]
+    fn levels_behind_the_end_of_a_cell_wait_for_the_next_page() {
+        let level = |level: &str, below: u64| {
+            json!({ "level": level, "topic": level, "retained": false, "topics_below": below,
+                    "counted": true })
+        };
+        let parts = || {
+            vec![
+                part(0, "a", json!({ "items": [level("b", 1), level("d", 1)], "cursor": "x" })),
+                part(1, "b", json!({ "items": [level("a", 2), level("b", 2), level("e", 1)],
+                                     "cursor": null })),
+            ]
+        };
+        let all = super::topics(&ground(9, &[]), parts());
+        let found: Vec<_> = all["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| (row["level"].as_str().unwrap(), row["topics_below"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(found, [("a", 2), ("b", 3), ("d", 1)]);
+        assert_eq!(all["cursor"], crate::api::topics::cursor_behind("d"));
+        let cut = super::topics(&ground(1, &[]), parts());
+        assert_eq!(cut["cursor"], crate::api::topics::cursor_behind("a"));
+    }
+
+    #[test]
+    fn an_alarm_of_a_node_is_shown_once_and_a_silent_cell_is_one() {
+        let alarm = |subject: &str, severity: &str| {
+            json!({ "kind": "k", "severity": severity, "subject": subject, "detail": "d",
+                    "fix": "f" })
+        };
+        let own = json!({ "items": [alarm("crt", "warning")] });
+        let silent = [(2, Silent::NoOwner(2))];
+        let ground = Ground { own, ..ground(9, &silent) };
+        let of_cell = json!({ "items": [alarm("crt", "warning"), alarm("shard 1", "critical")] });
+        let all = alarms(&ground, vec![part(1, "a", of_cell)]);
+        let subjects: Vec<_> =
+            all["items"].as_array().unwrap().iter().map(|it| it["subject"].as_str().unwrap()).collect();
+        assert_eq!(subjects, ["cell 1 shard 1", "cell 2", "crt"]);
+    }
+
+    #[test]
+    fn totals_of_the_broker_keep_what_is_of_the_node() {
+        let of = |connections: u64, resident: u64| {
+            json!({ "version": "1", "state": "ready", "uptime_secs": 5, "shards": 2,
+                    "connections": connections, "resident_bytes": resident })
+        };
+        let ground = Ground { own: json!({ "version": "1", "state": "ready", "uptime_secs": 9,
+            "shards": 2, "connections": 0, "resident_bytes": 70 }), ..ground(9, &[]) };
+        let parts = vec![part(0, "a", of(1, 70)), part(1, "a", of(2, 70)), part(2, "b", of(4, 30))];
+        let sum = broker(&ground, parts);
+        assert_eq!((&sum["uptime_secs"], &sum["shards"]), (&json!(9), &json!(6)));
+        assert_eq!((&sum["connections"], &sum["resident_bytes"]), (&json!(7), &json!(100)));
     }
 }
