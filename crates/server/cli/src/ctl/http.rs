@@ -185,7 +185,7 @@ fn missing_text(answer: &Value) -> Option<String> {
     let cells = answer["cells_missing"].as_array()?;
     let cells: Vec<_> = cells.iter().map(Value::to_string).collect();
     let cells = cells.join(", ");
-    Some(format!("warning: cells that do not answer: {cells}. What they have is missing."))
+    Some(format!("warning: the answer lacks cells that do not answer: {cells}"))
 }
 
 fn failure(status: u16, problem: &Value) -> Failure {
@@ -239,7 +239,7 @@ mod tests {
     fn cells_that_do_not_answer_are_named() {
         assert_eq!(missing_text(&json!({ "items": [] })), None);
         let text = missing_text(&json!({ "cells_missing": [2, 5] }));
-        let expected = "warning: cells that do not answer: 2, 5. What they have is missing.";
+        let expected = "warning: the answer lacks cells that do not answer: 2, 5";
         assert_eq!(text.as_deref(), Some(expected));
     }
 

@@ -10,8 +10,8 @@ use web::axum::http::StatusCode;
 
 use super::call::Call;
 use super::problem::Problem;
-use super::route::Outcome;
-use super::schema::record;
+use super::route::{GET, Method, Outcome, Route};
+use super::schema::{Described as _, record};
 use super::{Api, json, token};
 use identity::auth::passwords::User;
 
@@ -209,6 +209,38 @@ impl Link {
         now.duration_since(self.made) >= LINK_AGE_MAX
     }
 }
+
+/// Log-in sessions of the node that is asked.
+pub(super) const ROUTES: &[Route] = &[
+    Route {
+        method: Method::Post,
+        path: "/sessions",
+        about: "Begins a log-in session: later requests use its token instead of a password. \
+                It ends after 30 minutes without a request, and after 12 hours.",
+        answer: Some(LogIn::schema),
+        run: |api, call| Box::pin(async move { log_in(&api, &call) }),
+        without_shards: true,
+        takes_link: true,
+        ..GET
+    },
+    Route {
+        method: Method::Delete,
+        path: "/sessions",
+        about: "Ends the log-in session of this request.",
+        run: |api, call| Box::pin(async move { log_out(&api, &call) }),
+        without_shards: true,
+        ..GET
+    },
+    Route {
+        method: Method::Post,
+        path: "/sessions/link",
+        about: "Makes a link to the dashboard that begins one log-in session, within 10 minutes.",
+        answer: Some(LogInLink::schema),
+        run: |api, call| Box::pin(async move { make_link(&api, &call) }),
+        without_shards: true,
+        ..GET
+    },
+];
 
 /// A session is no way to another one: its end would be worth nothing.
 pub(crate) fn log_in(api: &Api, call: &Call) -> Outcome {

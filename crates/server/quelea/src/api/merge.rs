@@ -188,7 +188,8 @@ pub(super) fn history(_: &Ground<'_>, parts: Vec<Part>) -> Value {
 /// Memory is that of processes; what owners use is that of cells.
 pub(super) fn memory(ground: &Ground<'_>, parts: Vec<Part>) -> Value {
     const OF_NODE: [&str; 3] = ["resident_bytes", "allocated_bytes", "max_bytes"];
-    let numbers = ["queued_bytes", "session_bytes", "retained_bytes", "unsent_bytes", "logged_bytes"];
+    let numbers =
+        ["queued_bytes", "session_bytes", "retained_bytes", "unsent_bytes", "logged_bytes"];
     let mut owners = Grouped::new(&numbers);
     let mut sum = Value::Null;
     for (is_first, Part { mut value, .. }) in by_node(parts) {
@@ -206,11 +207,11 @@ pub(super) fn memory(ground: &Ground<'_>, parts: Vec<Part>) -> Value {
         add_numbers(&mut sum, &value);
     }
     let used = |name: &str| sum[name].as_u64().unwrap_or_default();
-    let other = used("allocated_bytes").saturating_sub(used("client_bytes") + used("log_cache_bytes"));
+    let other =
+        used("allocated_bytes").saturating_sub(used("client_bytes") + used("log_cache_bytes"));
     sum["other_bytes"] = other.into();
-    let bytes_of = |owner: &Value| -> u64 {
-        numbers.iter().filter_map(|name| owner[*name].as_u64()).sum()
-    };
+    let bytes_of =
+        |owner: &Value| -> u64 { numbers.iter().filter_map(|name| owner[*name].as_u64()).sum() };
     owners.rows.sort_by_key(|owner| std::cmp::Reverse(bytes_of(owner)));
     owners.rows.truncate(ground.limit);
     sum["owners"] = owners.rows.into();
@@ -350,7 +351,9 @@ impl<'a> Grouped<'a> {
         match self.keys.iter().position(|known| *known == key) {
             Some(place) => {
                 for name in self.numbers {
-                    add_number(&mut self.rows[place][*name], &row[*name]);
+                    if let Some(sum) = self.rows[place].get_mut(*name) {
+                        add_number(sum, &row[*name]);
+                    }
                 }
             }
             None => {
@@ -437,7 +440,8 @@ mod tests {
                     "log_cache_bytes": 5, "other_bytes": 0, "max_bytes": null,
                     "owners": [{ "owner": owner, "queued_bytes": 2, "session_bytes": 1 }] })
         };
-        let parts = vec![part(0, "a", of(70, "x")), part(1, "a", of(71, "y")), part(2, "b", of(1, "x"))];
+        let parts =
+            vec![part(0, "a", of(70, "x")), part(1, "a", of(71, "y")), part(2, "b", of(1, "x"))];
         let sum = memory(&ground(1, &[]), parts);
         assert_eq!(sum["resident_bytes"], 71);
         assert_eq!((&sum["client_bytes"], &sum["other_bytes"]), (&json!(30), &json!(120 - 45)));
@@ -469,11 +473,15 @@ mod tests {
         let parts = || {
             vec![
                 part(0, "a", json!({ "items": [level("b", 1), level("d", 1)], "cursor": "x" })),
-                part(1, "b", json!({ "items": [level("a", 2), level("b", 2), level("e", 1)],
-                                     "cursor": null })),
+                part(
+                    1,
+                    "b",
+                    json!({ "items": [level("a", 2), level("b", 2), level("e", 1)],
+                                     "cursor": null }),
+                ),
             ]
         };
-        let all = super::topics(&ground(9, &[]), parts());
+        let all = topics(&ground(9, &[]), parts());
         let found: Vec<_> = all["items"]
             .as_array()
             .unwrap()
@@ -481,9 +489,9 @@ mod tests {
             .map(|row| (row["level"].as_str().unwrap(), row["topics_below"].as_u64().unwrap()))
             .collect();
         assert_eq!(found, [("a", 2), ("b", 3), ("d", 1)]);
-        assert_eq!(all["cursor"], crate::api::topics::cursor_behind("d"));
-        let cut = super::topics(&ground(1, &[]), parts());
-        assert_eq!(cut["cursor"], crate::api::topics::cursor_behind("a"));
+        assert_eq!(all["cursor"], topics::cursor_behind("d"));
+        let cut = topics(&ground(1, &[]), parts());
+        assert_eq!(cut["cursor"], topics::cursor_behind("a"));
     }
 
     #[test]
@@ -497,8 +505,12 @@ mod tests {
         let ground = Ground { own, ..ground(9, &silent) };
         let of_cell = json!({ "items": [alarm("crt", "warning"), alarm("shard 1", "critical")] });
         let all = alarms(&ground, vec![part(1, "a", of_cell)]);
-        let subjects: Vec<_> =
-            all["items"].as_array().unwrap().iter().map(|it| it["subject"].as_str().unwrap()).collect();
+        let subjects: Vec<_> = all["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["subject"].as_str().unwrap())
+            .collect();
         assert_eq!(subjects, ["cell 1 shard 1", "cell 2", "crt"]);
     }
 
@@ -508,8 +520,11 @@ mod tests {
             json!({ "version": "1", "state": "ready", "uptime_secs": 5, "shards": 2,
                     "connections": connections, "resident_bytes": resident })
         };
-        let ground = Ground { own: json!({ "version": "1", "state": "ready", "uptime_secs": 9,
-            "shards": 2, "connections": 0, "resident_bytes": 70 }), ..ground(9, &[]) };
+        let ground = Ground {
+            own: json!({ "version": "1", "state": "ready", "uptime_secs": 9,
+            "shards": 2, "connections": 0, "resident_bytes": 70 }),
+            ..ground(9, &[])
+        };
         let parts = vec![part(0, "a", of(1, 70)), part(1, "a", of(2, 70)), part(2, "b", of(4, 30))];
         let sum = broker(&ground, parts);
         assert_eq!((&sum["uptime_secs"], &sum["shards"]), (&json!(9), &json!(6)));

@@ -64,19 +64,19 @@ use web::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use web::axum::response::{IntoResponse as _, Response};
 use web::axum::routing::on;
 
+pub(crate) use asked::{Asked, Reply, Silent};
 use audit::{Audit, AuditLog};
 use authentication::Identity;
-pub(crate) use asked::{Asked, Reply, Silent};
 pub(crate) use authentication::{ApiAuthenticator, check_files};
 pub(crate) use bans::CELL_OF_BANS;
 use call::Call;
 pub(crate) use logins::Owner;
+use logins::Proof;
 pub(crate) use problem::Problem;
 pub(crate) use route::Outcome;
-pub(crate) use spread::is_change;
-use logins::Proof;
 use route::{Method, Role, Route};
 use routes::routes;
+pub(crate) use spread::is_change;
 use views::Caller;
 
 use crate::cluster::Member;
@@ -84,8 +84,8 @@ use crate::history::History;
 use crate::http::Health;
 use crate::life_cycle::LifeCycle;
 use crate::run::{
-    BridgeBoard, Calls, Certificates, ConnectionLimiter, JournalBoard, LiveSettings, Reloads, Shards,
-    StreamsHandle,
+    BridgeBoard, Calls, Certificates, ConnectionLimiter, JournalBoard, LiveSettings, Reloads,
+    Shards, StreamsHandle,
 };
 use base::Clock;
 use config::{API_PREFIX, ApiConfig, Config};
@@ -201,8 +201,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         methods",
         )
     };
-    let all =
-        router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(api);
+    let all = router.method_not_allowed_fallback(not_allowed).fallback(unknown).with_state(api);
     Router::new().nest(API_PREFIX, all)
 }
 

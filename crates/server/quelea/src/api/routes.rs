@@ -5,7 +5,6 @@ use super::audit::{self, AuditEntry};
 use super::history::{Samples, Totals};
 use super::limits::{self, LimitUse};
 use super::log_lines::{self, LogLine};
-use super::logins::{LogIn, LogInLink};
 use super::operate::{self, LogLevelState, NewLogLevel, ReloadResult};
 use super::params::{
     BAN_SECS, CLIENT_ID, CURSOR, LIMIT, LISTENER, NAMESPACE, SETTING, TOPIC, USERNAME, WITHIN,
@@ -15,8 +14,8 @@ use super::params::{Param, ParamKind};
 use super::permissions::{self, Permission, PermissionQuestion, RuleFile};
 use super::route::{GET, Method, Role, Route, Stream};
 use super::schema::{Described, Rows};
-use super::spread::Spread;
 use super::settings::{self, NewSetting, Setting};
+use super::spread::Spread;
 use super::topics::{self, ClientSubscription, Topic};
 use super::usage::{self, ClientDrops, Drops, MemoryUsage};
 use super::users::{NewPassword, User};
@@ -32,7 +31,11 @@ use super::{
 
 /// All of them.
 pub(crate) fn routes() -> impl Iterator<Item = &'static Route> + Clone {
-    OWN.iter().chain(registry::ROUTES).chain(routing::ROUTES).chain(definitions::ROUTES)
+    OWN.iter()
+        .chain(logins::ROUTES)
+        .chain(registry::ROUTES)
+        .chain(routing::ROUTES)
+        .chain(definitions::ROUTES)
 }
 
 const OWN: &[Route] = &[
@@ -52,34 +55,6 @@ const OWN: &[Route] = &[
         run: |_, call| Box::pin(async move { super::json(&call.caller) }),
         without_shards: true,
         takes_tenants: true,
-        ..GET
-    },
-    Route {
-        method: Method::Post,
-        path: "/sessions",
-        about: "Begins a log-in session: later requests use its token instead of a password. \
-                It ends after 30 minutes without a request, and after 12 hours.",
-        answer: Some(LogIn::schema),
-        run: |api, call| Box::pin(async move { logins::log_in(&api, &call) }),
-        without_shards: true,
-        takes_link: true,
-        ..GET
-    },
-    Route {
-        method: Method::Delete,
-        path: "/sessions",
-        about: "Ends the log-in session of this request.",
-        run: |api, call| Box::pin(async move { logins::log_out(&api, &call) }),
-        without_shards: true,
-        ..GET
-    },
-    Route {
-        method: Method::Post,
-        path: "/sessions/link",
-        about: "Makes a link to the dashboard that begins one log-in session, within 10 minutes.",
-        answer: Some(LogInLink::schema),
-        run: |api, call| Box::pin(async move { logins::make_link(&api, &call) }),
-        without_shards: true,
         ..GET
     },
     Route {

@@ -94,7 +94,8 @@ fn refused() -> Problem {
 
 /// The client that a call is about.
 fn client_of(call: &Call) -> String {
-    call.text("client_id").map_or_else(|| of_body(call, |body| body["client_id"].clone()), str::to_owned)
+    call.text("client_id")
+        .map_or_else(|| of_body(call, |body| body["client_id"].clone()), str::to_owned)
 }
 
 fn topic_of(call: &Call) -> String {

@@ -101,8 +101,8 @@ record! {
         active: Option<String>,
         /// The epoch of that node. Each takeover increases it.
         epoch: Option<u64>,
-        /// What this node is for it: standby, claiming, active, suspended, released or ended;
-        /// null: it is connecting to NATS.
+        /// The role of this node: standby, claiming, active, suspended, released or ended; null: it
+        /// is connecting to NATS.
         role: Option<String>,
         /// Messages of its log that this node has not read yet.
         lag_messages: u64,

@@ -198,17 +198,6 @@ pub(super) async fn read_whole(engine: &Engine) -> anyhow::Result<Record> {
     }
 }
 
-/// The same, for a command line that knows clusters with one cell only.
-///
-/// # Errors
-///
-/// The same, and when the cluster has several cells.
-pub(super) async fn read_cluster(engine: &Engine) -> anyhow::Result<Record> {
-    let record = read_facts(engine).await?;
-    refuse_cells(engine.names().cluster(), &record)?;
-    Ok(record)
-}
-
 /// Refuses what is no cluster with one cell.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ use cluster::{
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
+use super::cells_list::{self, CellsList};
 use super::connect;
 use super::copy::{CopyContext, LocalCopy};
 use super::engine::{Engine, Followed, FollowedBy};
@@ -38,26 +39,70 @@ const TRIES_MAX: u32 = 5;
 /// How long the engine may deliver nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Exports the cluster.
+/// Exports the cluster: one with several cells as a directory for each, and a list of them.
 ///
 /// # Errors
 ///
 /// Why there is no directory, and what to do.
 pub(super) async fn run(engine: &Engine, config: &Config, target: &Path) -> anyhow::Result<()> {
-    let began = Instant::now();
     let record = connect::read_record(engine).await?;
-    let (facts, sources) = match Record::read(&record) {
+    match Record::read(&record) {
         Err(RecordError::Old) => {
             let facts = Record::read_old(&record)?;
             let sources = (0..facts.shards).map(|shard| Source::of_shard(engine, &facts, shard));
-            (facts, sources.collect())
+            export(engine, config, target, (&facts, sources.collect())).await
         }
+        Ok(facts) if facts.cells() > 1 => all_cells(engine, config, target, &facts).await,
         facts => {
             let facts = facts?;
             connect::refuse_cells(engine.names().cluster(), &facts)?;
-            (facts, vec![Source::of_all(engine, &facts)])
+            export(engine, config, target, (&facts, vec![Source::of_all(engine, &facts)])).await
         }
-    };
+    }
+}
+
+/// Cells are not exported at one instant. What one has handed over and another one has not yet is
+/// handed over again after an import.
+async fn all_cells(
+    engine: &Engine,
+    config: &Config,
+    target: &Path,
+    facts: &Record,
+) -> anyhow::Result<()> {
+    import::refuse_unfinished(engine).await?;
+    let partial = partial_of(target)?;
+    std::fs::create_dir(&partial).with_context(|| {
+        let path = partial.display();
+        format!("cannot create {path}; remove what an aborted export has left there")
+    })?;
+    let mut epoch = 0;
+    for cell in 0..facts.cells() {
+        let own = engine.of_cell(cell);
+        let facts = connect::read_facts(&own).await?;
+        let sources = vec![Source::of_all(&own, &facts)];
+        let directory = partial.join(cells_list::directory_of(cell));
+        let exported = export(&own, config, &directory, (&facts, sources)).await;
+        exported.with_context(|| format!("cell {cell}"))?;
+        // Behind the export: no message in it has a later one.
+        let lease = connect::read_lease(&own).await?;
+        epoch = epoch.max(lease.map_or(0, |lease| lease.epoch));
+    }
+    token::export(engine, &partial).await?;
+    CellsList { cells: facts.cells(), epoch }.write(&partial)?;
+    std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
+    sync_entry(target).with_context(|| target.display().to_string())?;
+    let text = format!("exported to {}: {} cells\n", target.display(), facts.cells());
+    print(text.as_bytes());
+    Ok(())
+}
+
+async fn export(
+    engine: &Engine,
+    config: &Config,
+    target: &Path,
+    (facts, sources): (&Record, Vec<Source>),
+) -> anyhow::Result<()> {
+    let began = Instant::now();
     import::refuse_unfinished(engine).await?;
     let partial = partial_of(target)?;
     ensure!(

@@ -12,8 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use broker::ShardId;
 use cluster::{
-    Answer, BlockFile, BlockMessage, BlockRequest, Body, ClusterId, Cursor, Effect, LeaseAnswer,
-    Node, Record, RequestId, Role,
+    Answer, BlockFile, BlockMessage, BlockRequest, Body, ClusterId, Cursor, Effect, Extent,
+    LeaseAnswer, LeaseValue, Node, Record, RequestId, Role,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -22,11 +22,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use super::acting::boot_ms;
+use super::cells_list::{self, CellsList};
 use super::connect;
-use super::engine::{Engine, EngineError, Followed, FollowedBy, NO_STREAM, Put};
+use super::engine::{Engine, EngineError, Followed, FollowedBy, LEASE_KEY, NO_STREAM, Put};
 use super::files;
 use super::source::Source;
-use super::token;
+use super::token as shared_token;
+use crate::api::token;
 use base::print;
 use config::TOKEN_FILE;
 
@@ -47,6 +49,9 @@ const LEASE_LOOK: Duration = Duration::from_millis(2500);
 const OWN_CLAIM: u64 = 1;
 /// Messages that wait, and answers. More wait in the engine.
 const FOLLOWED_MAX: usize = 16;
+
+const IMPORTED: &str = "a data directory was imported into this cluster already: start the nodes; \
+                        for another import, make a cluster with another `cluster.name`";
 
 /// What the key says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -86,14 +91,77 @@ fn stage_of(found: &Option<(u64, Vec<u8>)>) -> anyhow::Result<(u64, Option<Stage
     Ok((*revision, Some(stage)))
 }
 
-/// Imports a data directory.
+/// Imports a data directory; into a cluster with several cells, the export of one.
 ///
 /// # Errors
 ///
 /// Why it was not imported, and what to do.
 pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()> {
+    let facts = connect::read_whole(engine).await?;
+    match facts.extent {
+        Extent::Many { cells, .. } => all_cells(engine, cells, directory).await?,
+        Extent::One | Extent::Cell { .. } => import(engine, &facts, directory).await?,
+    }
+    print(b"Start the nodes now, each with an empty data directory.\n");
+    Ok(())
+}
+
+/// An import that was broken off goes on with the cells that it lacks.
+async fn all_cells(engine: &Engine, cells: u16, directory: &Path) -> anyhow::Result<()> {
+    let list = CellsList::read(directory)?;
+    ensure!(
+        list.cells == cells,
+        "{} has {} cells, and the cluster was created with {cells}. Create a cluster with `--cells \
+         {}` and another `cluster.name`, and import into that",
+        directory.display(),
+        list.cells,
+        list.cells
+    );
+    let (revision, stage) = stage_of(&engine.get(IMPORT_KEY).await?)?;
+    ensure!(!matches!(stage, Some(Stage::Done)), IMPORTED);
+    let begun = serde_json::to_vec(&Stage::Begun)?;
+    let Put::Written(revision) = engine.put_if(IMPORT_KEY, revision, begun).await? else {
+        bail!("another import begins at the same time: stop one of them, and run this again");
+    };
+    for cell in 0..cells {
+        let own = engine.of_cell(cell);
+        let (_, stage) = stage_of(&own.get(IMPORT_KEY).await?)?;
+        if matches!(stage, Some(Stage::Done)) {
+            say(&format!("cell {cell} was imported before"));
+            continue;
+        }
+        let facts = connect::read_facts(&own).await?;
+        let imported = async {
+            put_epoch(&own, list.epoch).await?;
+            import(&own, &facts, &directory.join(cells_list::directory_of(cell))).await
+        };
+        imported.await.with_context(|| format!("cell {cell}"))?;
+    }
+    if let Some(token) = token::known(&directory.join(TOKEN_FILE))? {
+        let known = engine.get(shared_token::TOKEN_KEY).await?.map_or(0, |(revision, _)| revision);
+        engine.put_if(shared_token::TOKEN_KEY, known, shared_token::value_of(&token)).await?;
+    }
+    match engine.put_if(IMPORT_KEY, revision, serde_json::to_vec(&Stage::Done)?).await? {
+        Put::Written(_) => Ok(()),
+        Put::Conflict => bail!("another import has begun: stop one of them, and run this again"),
+    }
+}
+
+/// The owners of the cell will have epochs above this one.
+async fn put_epoch(engine: &Engine, epoch: u64) -> anyhow::Result<()> {
+    if connect::read_lease(engine).await?.is_some() {
+        return Ok(());
+    }
+    let holder = cluster::Identity { node: NODE.into(), instance: 0, address: String::new() };
+    let lease = LeaseValue { holder, epoch, count: 0, is_released: true, successor: None };
+    match engine.put_if(LEASE_KEY, 0, serde_json::to_vec(&lease)?).await? {
+        Put::Written(_) => Ok(()),
+        Put::Conflict => bail!("a node of the cluster runs: stop all of them, and run this again"),
+    }
+}
+
+async fn import(engine: &Engine, facts: &Record, directory: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    let facts = connect::read_cluster(engine).await?;
     let path = directory.to_owned();
     let (shards, segment_bytes) = (facts.shards, facts.segment_bytes);
     say(&format!("reading {}", directory.display()));
@@ -108,7 +176,7 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     let revision = begin(engine).await?;
     let bytes = source.bytes();
     let records: u64 = source.journals.iter().map(|journal| journal.records).sum();
-    let mut importer = Importer::new(engine, &facts, bytes);
+    let mut importer = Importer::new(engine, facts, bytes);
     importer.take_role().await?;
     if let Some(why) = importer.why_not_alone() {
         importer.release().await;
@@ -124,8 +192,7 @@ pub(super) async fn run(engine: &Engine, directory: &Path) -> anyhow::Result<()>
     }
     importer.release().await;
     let text = format!(
-        "imported {}: {shards} shards, {records} records, {bytes} bytes, {} small files, {:.1} s\n\
-         Start the nodes now, each with an empty data directory.\n",
+        "imported {}: {shards} shards, {records} records, {bytes} bytes, {} small files, {:.1} s\n",
         directory.display(),
         source.files.len(),
         began.elapsed().as_secs_f64()
@@ -146,10 +213,7 @@ async fn begin(engine: &Engine) -> anyhow::Result<u64> {
     let name = engine.names().stream();
     let is_used = is_used(engine, &name).await?;
     match stage {
-        Some(Stage::Done) => bail!(
-            "a data directory was imported into this cluster already: start the nodes; for another \
-             import, make a cluster with another `cluster.name`"
-        ),
+        Some(Stage::Done) => bail!(IMPORTED),
         Some(Stage::Begun) => {}
         None if !is_used => {}
         None => bail!(
@@ -420,7 +484,8 @@ impl Importer {
             self.put(name, files::key(name), cluster::file_value(epoch, Some(content))).await?;
         }
         if let Some(token) = &source.token {
-            self.put(TOKEN_FILE, token::TOKEN_KEY.to_owned(), token::value_of(token)).await?;
+            self.put(TOKEN_FILE, shared_token::TOKEN_KEY.to_owned(), shared_token::value_of(token))
+                .await?;
         }
         Ok(())
     }

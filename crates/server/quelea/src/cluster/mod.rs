@@ -7,6 +7,7 @@
 //! `talk.rs` is what nodes and operators say to each other.
 
 mod acting;
+mod cells_list;
 mod changes;
 mod checks;
 mod claims;
@@ -108,6 +109,7 @@ async fn reach(
     let engine = connect::connect(cluster, waiting).await?;
     let facts = connect::wait_for_cluster(&engine, waiting).await?;
     if role_of == RoleOf::Process && facts.cells() > 1 {
+        import::refuse_begun(&waiting.answer_of(|| engine.get(import::IMPORT_KEY)).await)?;
         let plan = plan::read_plan(&engine, &facts, waiting).await?;
         plan::check_node(&plan, cluster)?;
         token::share(&engine, config, waiting).await?;

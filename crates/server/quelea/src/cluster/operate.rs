@@ -78,15 +78,17 @@ enum ClusterCommand {
         command: NodeCommand,
     },
     /// Import the data directory of a broker without a cluster into a cluster that no node has
-    /// served yet. Broker and nodes must be stopped. The directory is not changed.
+    /// served yet. A cluster with several cells imports the export of such a cluster. Broker and
+    /// nodes must be stopped. The directory is not changed.
     Import {
         #[command(flatten)]
         common: Common,
         /// The data directory.
         data_dir: PathBuf,
     },
-    /// Write the stored data into a data directory for a broker without a cluster. The cluster may
-    /// keep running.
+    /// Write the stored data into a data directory for a broker without a cluster. Of a cluster
+    /// with several cells, one for each cell, and a list for `import`. The cluster may keep
+    /// running.
     Export {
         #[command(flatten)]
         common: Common,

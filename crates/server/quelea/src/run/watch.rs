@@ -524,6 +524,10 @@ fn cut_most(shared: &Shared, to_free: u64, largest_elsewhere: &LargestElsewhere)
     }
 }
 
+fn values_of(shared: &Shared, limiter: &ConnectionLimiter) -> Values {
+    Values::of(&Figures { shared, sockets_opened: limiter.accepted() })
+}
+
 /// From the figures of the own shards, those that `$SYS` shows.
 pub(super) type SysTotals = Arc<dyn Fn(Values) -> Values + Send + Sync>;
 
@@ -558,9 +562,8 @@ impl Ticker {
         let (life_cycle, authenticator) = (watch.life_cycle.clone(), watch.authenticator.clone());
         let history = watch.shown_history();
         let mut guard = MemoryGuard::new(watch.config.limits.memory_bytes_max);
-        let (purge, live, elsewhere) =
-            (watch.purge.clone(), watch.live.clone(), watch.largest_elsewhere.clone());
-        let totals = watch.sys_totals.clone();
+        let (purge, live) = (watch.purge.clone(), watch.live.clone());
+        let (elsewhere, totals) = (watch.largest_elsewhere.clone(), watch.sys_totals.clone());
         let thread = std::thread::spawn(move || {
             let mut sys = SysTopics::new(env!("CARGO_PKG_VERSION"));
             let mut sys_at: Option<Instant> = None;
@@ -609,8 +612,7 @@ impl Ticker {
                 if sys_secs > 0 && elapsed >= f64::from(sys_secs) {
                     sys_at = Some(Instant::now());
                     let elapsed = elapsed.min(f64::from(sys_secs));
-                    let figures = Figures { shared: &shared, sockets_opened: limiter.accepted() };
-                    let values = totals(Values::of(&figures));
+                    let values = totals(values_of(&shared, &limiter));
                     let messages = sys.messages(&values, clock.uptime_secs(), elapsed);
                     let states = state_messages(&board, member.as_ref());
                     publish(&mailboxes, messages.into_iter().chain(states));
