@@ -11,6 +11,9 @@ import urllib.parse
 import urllib.request
 
 import pytest
+from collectors import FakeCollector, attributes
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from broker import PATIENCE_SECS, ROOT, eventually
 from test_cells import BROKER, Client
@@ -33,7 +36,12 @@ class ApiLab(Lab):
     """The same with an API at each node."""
 
     def broker_config(self, node):
-        return super().broker_config(node) + '[api]\nlisten = "http"\n'
+        telemetry = f"""
+[telemetry]
+endpoint = "{self.collector.endpoint}"
+metrics_interval_secs = 1
+"""
+        return super().broker_config(node) + '[api]\nlisten = "http"\n' + telemetry
 
     def token(self, node):
         return (self.directory / f"node{node + 1}" / "data" / "api.token").read_text().split()[0]
@@ -79,8 +87,10 @@ class ApiLab(Lab):
 def lab(tmp_path_factory):
     directory = tmp_path_factory.mktemp("cells-api") / "lab"
     with ApiLab(directory, BROKER, shards=2, cells=CELLS) as lab:
+        lab.collector = FakeCollector()
         lab.start()
         yield lab
+        lab.collector.stop()
 
 
 @pytest.fixture
@@ -287,6 +297,31 @@ def test_events_and_packets_of_all_cells_are_streamed_by_any_node(lab, client):
     eventually(lambda: seen(events) == sorted(wanted), "an event of each client")
     eventually(lambda: seen(packets) == sorted(wanted), "a packet of each client")
     closing.set()
+
+
+def test_spans_and_metrics_of_all_cells_are_sent(lab, client):
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    readers = [client(number % NODES, name) for number, name in enumerate(names("spanned"))]
+    for reader in readers:
+        reader.subscribe("spanned/a")
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.UserProperty = ("traceparent", f"00-{trace}-b7ad6b7169203331-01")
+    writer = client(0, "spanned-writer")
+    writer.paho.publish("spanned/a", "x", 1, properties=properties)
+    for reader in readers:
+        assert reader.payloads(1) == ["x"]
+
+    def sent():
+        spans = [span for span in lab.collector.spans() if span.trace_id.hex() == trace]
+        return [span for span in spans if span.name == "send"]
+
+    eventually(lambda: len({span.span_id for span in sent()}) >= CELLS, "spans of each cell")
+
+    def cells():
+        points = lab.collector.metrics()["quelea_connections"].gauge.data_points
+        return {attributes(point)["cell"] for point in points}
+
+    eventually(lambda: "quelea_connections" in lab.collector.metrics() and cells(), "metrics")
 
 
 def ctl(lab, node, *words):

@@ -184,11 +184,12 @@ def test_a_node_that_lacks_something_is_refused(nats, several, tmp_path):  # noq
     assert not list((tmp_path / "data").glob("shard-*"))
 
 
-def test_commands_that_know_one_cell_only_refuse_several(several, tmp_path):
+def test_cells_that_no_node_has_served_are_not_exported(several, tmp_path):
     directory = tmp_path / "data"
-    for command in (["export", directory], ["import", directory]):
-        refused(cluster(several, *command), "cluster 'plant' has 3 cells: this command does not")
-    assert not directory.exists()
+    expected = "cell 0: the cluster has no messages to export: no node has served it yet"
+    refused(cluster(several, "export", directory), expected)
+    refused(cluster(several, "import", directory), "imports the export of such a cluster only")
+    assert list(tmp_path.glob("data*")) == []
 
 
 def test_cells_that_no_node_has_served_say_so(several):

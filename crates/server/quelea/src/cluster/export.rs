@@ -75,6 +75,24 @@ async fn all_cells(
         let path = partial.display();
         format!("cannot create {path}; remove what an aborted export has left there")
     })?;
+    if let Err(error) = cells_into(engine, config, &partial, facts).await {
+        // All of it is of this export.
+        let _ = std::fs::remove_dir_all(&partial);
+        return Err(error);
+    }
+    std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
+    sync_entry(target).with_context(|| target.display().to_string())?;
+    let text = format!("exported to {}: {} cells\n", target.display(), facts.cells());
+    print(text.as_bytes());
+    Ok(())
+}
+
+async fn cells_into(
+    engine: &Engine,
+    config: &Config,
+    partial: &Path,
+    facts: &Record,
+) -> anyhow::Result<()> {
     let mut epoch = 0;
     for cell in 0..facts.cells() {
         let own = engine.of_cell(cell);
@@ -87,13 +105,8 @@ async fn all_cells(
         let lease = connect::read_lease(&own).await?;
         epoch = epoch.max(lease.map_or(0, |lease| lease.epoch));
     }
-    token::export(engine, &partial).await?;
-    CellsList { cells: facts.cells(), epoch }.write(&partial)?;
-    std::fs::rename(&partial, target).with_context(|| target.display().to_string())?;
-    sync_entry(target).with_context(|| target.display().to_string())?;
-    let text = format!("exported to {}: {} cells\n", target.display(), facts.cells());
-    print(text.as_bytes());
-    Ok(())
+    token::export(engine, partial).await?;
+    CellsList { cells: facts.cells(), epoch }.write(partial)
 }
 
 async fn export(

@@ -144,6 +144,11 @@ impl LifeCycle {
         !self.is_published && self.readers.are_none()
     }
 
+    /// With a queue of spans that it shares with others.
+    pub(crate) fn with_spans(self, spans: Arc<SpanQueue>) -> Self {
+        Self { spans, ..self }
+    }
+
     /// A connection was refused before it came to a shard. The message is to be published.
     pub(crate) fn on_refused(
         &self,

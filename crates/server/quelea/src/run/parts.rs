@@ -30,6 +30,7 @@ use crate::http::{self, Health, Metrics, State};
 use crate::life_cycle::LifeCycle;
 use crate::life_cycle::line_pace::LinePace;
 use crate::metrics::{self, Sources};
+use ::telemetry::SpanQueue;
 use base::Clock;
 use base::random;
 use config::{Config, Loaded, Namespace};
@@ -100,6 +101,8 @@ pub(super) struct OfCell {
     pub(super) rule_files: Arc<RuleFiles>,
     /// A setting is that of the node and of all its cells.
     pub(super) live: Arc<LiveSettings>,
+    /// Its node sends them.
+    pub(super) spans: Arc<SpanQueue>,
 }
 
 /// Who is let in.
@@ -139,18 +142,19 @@ impl Parts {
         let Ground { directory, stamps, homes, journals, workers, decoy_secret, .. } = ground;
         let config = &loaded.config;
         let settings = limits::of_broker(config);
-        let (shared, gate, (rule_files, live)) = match ground.cell {
+        let (shared, gate, (rule_files, live, spans)) = match ground.cell {
             None => {
                 let gate = Gate::make(config, (stamps, decoy_secret), clock)?;
                 let live = Arc::new(LiveSettings::new(loaded.clone(), gate.limiter.clone()));
                 let shared = Shared::new(settings, homes, u64::from_le_bytes(random()));
-                (shared, gate, (Arc::default(), live))
+                (shared, gate, (Arc::default(), live, Arc::default()))
             }
             Some(own) => {
-                let OfCell { limiter, authenticator, authorizer, rule_files, live, .. } = own;
+                let OfCell { limiter, authenticator, authorizer, rule_files, live, spans, .. } =
+                    own;
                 let gate = Gate { limiter, authenticator, authorizer };
                 let shared = Shared::of_cell(settings, homes, own.epoch, own.seed);
-                (shared, gate, (rule_files, live))
+                (shared, gate, (rule_files, live, spans))
             }
         };
         let Gate { limiter, authenticator, authorizer } = gate;
@@ -181,7 +185,7 @@ impl Parts {
             turns,
             history: Arc::new(History::new(sources)),
             certificates: Arc::default(),
-            life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock)),
+            life_cycle: Arc::new(LifeCycle::new(&config.events, &shared, clock).with_spans(spans)),
             reloads: Arc::default(),
             bridges: Arc::new(BridgeBoard::new(config.bridges.iter().map(|own| &*own.name))),
             streams: Arc::default(),

@@ -8,6 +8,7 @@ use base::random;
 use config::TelemetryConfig;
 
 use super::parts::Parts;
+use crate::http::Metrics;
 
 /// None: nothing is sent. Dropping it sends what is left.
 ///
@@ -15,6 +16,15 @@ use super::parts::Parts;
 ///
 /// When a file cannot be used, or the system gives no thread.
 pub(super) fn start(parts: &Parts) -> anyhow::Result<Option<Exporter>> {
+    start_with(parts, parts.metrics())
+}
+
+/// The same with the metrics of a node with several cells, whose spans are all in one queue.
+///
+/// # Errors
+///
+/// The same.
+pub(super) fn start_with(parts: &Parts, metrics: Metrics) -> anyhow::Result<Option<Exporter>> {
     let Some(config) = &parts.config().telemetry else { return Ok(None) };
     let life_cycle = parts.life_cycle.clone();
     let options = ExporterOptions {
@@ -30,7 +40,7 @@ pub(super) fn start(parts: &Parts) -> anyhow::Result<Option<Exporter>> {
             0 => None,
             secs => Some(Duration::from_secs(secs.into())),
         },
-        exposition: parts.metrics(),
+        exposition: metrics,
         namespace_of: Box::new(move |scope| life_cycle.namespace_of(scope).into()),
     };
     let exporter = Exporter::start(options, &parts.life_cycle.spans);

@@ -339,6 +339,7 @@ impl Life {
             authorizer: gate.authorizer.clone(),
             rule_files: gate.rule_files.clone(),
             live: gate.live.clone(),
+            spans: gate.life_cycle.spans.clone(),
         };
         let ground = Ground {
             directory: Some(store.data().path()),

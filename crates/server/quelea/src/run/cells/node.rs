@@ -30,6 +30,7 @@ use crate::run::parts::{Ground, Parts};
 use crate::run::reloads::Reloaded;
 use crate::run::servers::HttpServers;
 use crate::run::service::ServiceManager;
+use crate::run::telemetry;
 use crate::run::unwritten::Unwritten;
 use crate::run::watch::{self, Ask};
 use crate::run::{Acceptors, Reread, Shards, listen, start_acceptors};
@@ -82,6 +83,8 @@ pub(in crate::run) fn serve(
     let members = plan.members.iter().map(|member| member.node.clone()).collect();
     let calls = Arc::new(Calls::new((&cluster.node, members), &parts.shared, &answers, &links));
     let http = start_http(&parts, (&table, &links), (&cells, &calls))?;
+    let metrics = metrics_of(&parts, (&table, &links), &cells);
+    let _exporter = telemetry::start_with(&parts, metrics)?;
     Calls::start(&calls).context("cannot start a thread")?;
     http.write_token(&mut Unwritten::new())?;
     let is_stopping = Arc::new(AtomicBool::new(false));
@@ -138,7 +141,6 @@ fn refuse_what_cells_lack(config: &Config) -> anyhow::Result<()> {
             "`namespace` or `namespace_from` of a listener",
             config.listeners.iter().any(|listener| listener.placing.is_used()),
         ),
-        ("[telemetry]", config.telemetry.is_some()),
     ];
     for (what, is_there) in lacking {
         ensure!(
