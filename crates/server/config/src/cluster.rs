@@ -41,7 +41,8 @@ settings! {
         /// Standbys report the active node's address to operators and, with `redirect`, to clients.
         advertise: Option<String> = ValueKind::Text("an address such as broker1.example:8883"), "";
         /// A standby redirects MQTT 5 clients to the active node: 0x9C with its `advertise` as
-        /// Server Reference. `false`: it refuses them with 0x88 and a reason.
+        /// Server Reference. `false`: it refuses them with 0x88 and a reason. With several cells, a
+        /// node redirects clients of other nodes' cells. `false`: it relays them.
         redirect: bool = ValueKind::Flag, "false";
         /// Address and port at which this node accepts the links of other nodes, with the TLS of
         /// `[cluster.tls]`. A node of a cluster with several cells needs it.

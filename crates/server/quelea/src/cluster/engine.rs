@@ -171,9 +171,11 @@ pub(crate) enum EngineError {
 
 impl EngineError {
     /// The same request may be answered a moment later.
-    const fn is_passing(&self) -> bool {
+    fn is_passing(&self) -> bool {
         match self {
             Self::NoResponders | Self::Unknown(_) => true,
+            // A server that restarts, or that others have not heard of yet, is no place for copies.
+            Self::Refused { code: NO_PLACEMENT, description } => description.contains(PEER_OFFLINE),
             Self::Refused { code, .. } => *code == NOT_READY,
         }
     }
@@ -640,6 +642,9 @@ pub(crate) const NO_STREAM: u64 = 10059;
 pub(crate) const STREAM_EXISTS: u64 = 10058;
 /// The servers elect who answers.
 const NOT_READY: u64 = 10008;
+/// Too few servers for the copies of a stream, and that one of them is not there.
+const NO_PLACEMENT: u64 = 10005;
+const PEER_OFFLINE: &str = "peer offline";
 
 /// The header that tells the writes of a command line apart.
 const WRITE_ID: &str = "Quelea-Write";
@@ -686,6 +691,12 @@ mod tests {
         assert_eq!(repeated(60_000, vec![Err(EngineError::NoResponders), Ok(())]), (2, true));
         assert_eq!(repeated(60_000, vec![refused(NOT_READY), Ok(())]), (2, true));
         assert_eq!(repeated(60_000, vec![refused(NO_STREAM), Ok(())]), (1, false));
+        let no_place = |why: &str| {
+            let description = format!("no suitable peers for placement, {why}");
+            Err(EngineError::Refused { code: NO_PLACEMENT, description })
+        };
+        assert_eq!(repeated(60_000, vec![no_place(PEER_OFFLINE), Ok(())]), (2, true));
+        assert_eq!(repeated(60_000, vec![no_place("tags"), Ok(())]), (1, false));
         assert_eq!(repeated(1, vec![silent(), silent(), Ok(())]), (2, false), "its end");
     }
 

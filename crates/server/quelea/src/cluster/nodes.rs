@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
+use cluster::Record;
 use serde::{Deserialize, Serialize};
 
 use super::connect;
@@ -89,6 +90,7 @@ impl NodeCommand {
                 print(format!("node '{name}' {word}: link {link}\n").as_bytes());
             }
             Self::Remove { name, .. } => {
+                check_has_no_cell(engine, &record, name).await?;
                 change(engine, |members| remove(members, name)).await?;
                 print(format!("node '{name}' removed\n").as_bytes());
             }
@@ -103,6 +105,21 @@ impl NodeCommand {
         }
         Ok(())
     }
+}
+
+/// A node that has cells would serve them without links to others.
+async fn check_has_no_cell(engine: &Engine, record: &Record, name: &str) -> anyhow::Result<()> {
+    for cell in 0..record.cells() {
+        let lease = connect::read_lease(&engine.of_cell(cell)).await?;
+        let is_its = lease.is_some_and(|it| !it.is_released && it.holder.node == name);
+        ensure!(
+            !is_its,
+            "'{name}' is active for cell {cell}; run `quelea cluster drain {name}` and stop the \
+             node first. The lease of a node that is lost runs out after some seconds, and another \
+             node takes the cell"
+        );
+    }
+    Ok(())
 }
 
 impl NodeMember {

@@ -71,6 +71,16 @@ enum ClusterCommand {
         /// The `cluster.node` of the node.
         node: String,
     },
+    /// Move single cells from nodes with many to nodes with few, until nodes differ by one cell at
+    /// most. Clients of these cells are disconnected once. Run it after a node was added.
+    #[command(after_help = REBALANCE_EXAMPLES)]
+    Rebalance {
+        #[command(flatten)]
+        common: Common,
+        /// Seconds between two moves.
+        #[arg(long, value_name = "SECS", default_value_t = 10)]
+        interval: u32,
+    },
     /// Manage the nodes of a cluster with several cells.
     #[command(after_help = NODE_EXAMPLES)]
     Node {
@@ -104,6 +114,7 @@ impl ClusterCommand {
             | Self::Status { common, .. }
             | Self::Switchover { common, .. }
             | Self::Drain { common, .. }
+            | Self::Rebalance { common, .. }
             | Self::Import { common, .. }
             | Self::Export { common, .. } => common,
             Self::Node { command } => command.common(),
@@ -157,6 +168,9 @@ pub fn run(args: &ClusterArgs) -> u8 {
                     moves::switch_over(&engine, *cell, node.as_deref()).await
                 }
                 ClusterCommand::Drain { node, .. } => moves::drain(&engine, node).await,
+                ClusterCommand::Rebalance { interval, .. } => {
+                    moves::rebalance(&engine, Duration::from_secs((*interval).into())).await
+                }
                 ClusterCommand::Import { data_dir, .. } => import::run(&engine, data_dir).await,
                 ClusterCommand::Export { data_dir, .. } => {
                     export::run(&engine, &config, data_dir).await
@@ -275,6 +289,11 @@ Examples:
   quelea cluster switchover --config /etc/quelea/quelea.toml node-2           one cell
   quelea cluster switchover --config /etc/quelea/quelea.toml --cell 3         several cells
   quelea cluster switchover --config /etc/quelea/quelea.toml --cell 3 node-2";
+
+const REBALANCE_EXAMPLES: &str = "\
+Examples:
+  quelea cluster rebalance --config /etc/quelea/quelea.toml
+  quelea cluster rebalance --config /etc/quelea/quelea.toml --interval 60";
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:

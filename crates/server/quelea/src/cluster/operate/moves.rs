@@ -1,4 +1,4 @@
-//! `quelea cluster switchover` and `quelea cluster drain`: active roles go to other nodes.
+//! `quelea cluster switchover`, `drain` and `rebalance`: active roles go to other nodes.
 
 use std::time::Duration;
 
@@ -142,6 +142,49 @@ pub(super) async fn drain(engine: &Engine, node: &str) -> anyhow::Result<()> {
     );
     print(format!("'{node}' {}\n", drained.words_for_done(!all.is_empty())).as_bytes());
     Ok(())
+}
+
+/// Moves single cells from the nodes with the most cells to those with the fewest, until they
+/// differ by one at most. `interval`: between two moves.
+///
+/// # Errors
+///
+/// At the first one that could not be moved.
+pub(super) async fn rebalance(engine: &Engine, interval: Duration) -> anyhow::Result<()> {
+    let record = connect::read_whole(engine).await?;
+    let cells = record.cells();
+    ensure!(cells > 1, "cluster '{}' has one cell", engine.names().cluster());
+    let mut moved = 0;
+    loop {
+        let engines = engines_of_cells(engine, &record);
+        let owners = read_owners(&engines).await?;
+        let known = known_nodes(engine, cells).await?;
+        let running = ask_all(&engines[0], &Question::Status).await?;
+        let running = running.into_iter().map(|status| status.node);
+        let running: Vec<String> = running.filter(|node| known.contains(node)).collect();
+        let Some((cell, from)) = next_move(&owners, &running) else { break };
+        if moved > 0 {
+            tokio::time::sleep(interval).await;
+        }
+        let drained = Drain { node: from, engines, known: running, owners };
+        let found = drained.move_cell(cell).await;
+        let Moved { node, epoch, .. } = found.with_context(|| format!("cell {cell}"))?;
+        print(format!("{}'{node}' is active, epoch {epoch}\n", prefix(cells, cell)).as_bytes());
+        moved += 1;
+        ensure!(moved <= usize::from(cells), "cells do not stay where they are moved to");
+    }
+    print(format!("cells moved: {moved}\n").as_bytes());
+    Ok(())
+}
+
+/// A cell of the node that has the most, if another one has at least two fewer. A node that does
+/// not run counts for nothing: other nodes take its cells by themselves.
+fn next_move(owners: &[Option<String>], running: &[String]) -> Option<(u16, String)> {
+    let count = |node: &String| owners.iter().flatten().filter(|owner| *owner == node).count();
+    let most = running.iter().max_by_key(|node| count(node))?;
+    let fewest = running.iter().map(count).min()?;
+    let cell = owners.iter().rposition(|owner| owner.as_ref() == Some(most))?;
+    (count(most) > fewest + 1).then(|| (cell as u16, most.clone()))
 }
 
 /// Those that may get a role. With several cells other nodes have no links.
@@ -299,6 +342,26 @@ mod tests {
         drained.node = "e".to_owned();
         let error = drained.check_known().unwrap_err().to_string();
         assert_eq!(error, "unknown node 'e'; known nodes: none");
+    }
+
+    #[test]
+    fn cells_are_moved_until_nodes_differ_by_one() {
+        let nodes = ["a", "b", "c"].map(str::to_owned);
+        let names = |text: &str| -> Vec<Option<String>> {
+            text.chars().map(|c| (c != '-').then(|| c.to_string())).collect()
+        };
+        for (owners, expected) in [
+            ("aabbcc", None),
+            ("aabbc-", None),
+            ("aaabbc", Some((2, "a"))),
+            ("aaaaaa", Some((5, "a"))),
+            ("ddddda", None),
+            ("------", None),
+        ] {
+            let found = next_move(&names(owners), &nodes);
+            assert_eq!(found, expected.map(|(cell, node)| (cell, node.to_owned())), "{owners}");
+        }
+        assert_eq!(next_move(&names("aa"), &[]), None);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use broker::admission::Credentials;
-use codec::Reason;
+use broker::ConnectRequest;
+use broker::admission::{self, Credentials, Refusal};
+use codec::{Reason, Version};
 use net::{PeerInfo, Stream};
 
 use super::arrival::{Arrival, Stage, origin_of, refusal};
@@ -22,7 +23,16 @@ const AGAIN_MS: u64 = 500;
 /// How long it does. A planned move of a cell is shorter.
 const HOMELESS_MS_MAX: u64 = 5000;
 
+const OTHER_NODE: &str = "another node has the cell of this client";
+
 const NO_OWNER: &str = "no node has the cell of this client at present; try again";
+
+/// MQTT 5, section 4.11: the client shall use the node that has its cell.
+fn redirection(request: &ConnectRequest, address: &str) -> Refusal {
+    let reason = Reason::USE_ANOTHER_SERVER;
+    let answer = admission::refer(request, reason, Some(address), OTHER_NODE);
+    Refusal { reason, answer, clause: "", detail: OTHER_NODE }
+}
 
 impl Acceptor {
     /// The client goes on where the home of its session is. Whatever decides about it is asked
@@ -49,6 +59,11 @@ impl Acceptor {
         }
         let request = &credentials.request;
         let client_id = (!request.is_assigned).then_some(&*request.client_id);
+        let may_redirect = client_id.filter(|_| request.version == Version::V5);
+        if let Some(address) = may_redirect.and_then(|client_id| entrance.redirect(client_id)) {
+            let refusal = redirection(request, &address);
+            return self.refuse_connect(key, stream, credentials, &refusal);
+        }
         match entrance.way(client_id) {
             Some(way) => self.go(key, (stream, peer, bytes), &way),
             None => self.wait_for_owner(key, Stage::Connect { stream, peer, bytes }),

@@ -29,7 +29,7 @@ use super::life::Requests;
 use super::links::NodeLinks;
 use super::table::Table;
 use crate::api::{Api, Asked, Outcome, Problem, Reply, Silent, is_change};
-use crate::cluster::{Member, Owner};
+use crate::cluster::{Member, MemberChange, Owner};
 use crate::run::limiter::ConnectionLimiter;
 use crate::run::mailbox::Item;
 use crate::run::worker::Order;
@@ -65,7 +65,7 @@ const PARTS_MAX: usize = 64;
 pub(crate) struct Calls {
     node: String,
     /// All nodes of the cluster.
-    members: Vec<String>,
+    members: Mutex<Vec<String>>,
     shared: Arc<Shared>,
     answers: Arc<Answers>,
     links: Arc<NodeLinks>,
@@ -102,7 +102,7 @@ impl Calls {
     ) -> Self {
         let (shared, answers, links) = (shared.clone(), answers.clone(), links.clone());
         let (node, told_bans) = (node.to_owned(), AtomicU64::new(0));
-        Self { node, members, shared, answers, links, told_bans }
+        Self { node, members: Mutex::new(members), shared, answers, links, told_bans }
     }
 
     /// From now on this node answers calls about itself.
@@ -119,8 +119,19 @@ impl Calls {
         self.shared.homes.shards()
     }
 
-    pub(crate) fn members(&self) -> &[String] {
-        &self.members
+    pub(crate) fn members(&self) -> Vec<String> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The list of nodes has changed.
+    pub(super) fn change_member(&self, change: &MemberChange) {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        match change {
+            MemberChange::Set(member) if members.contains(&member.node) => {}
+            MemberChange::Set(member) => members.push(member.node.clone()),
+            MemberChange::Removed(node) => members.retain(|own| own != node),
+        }
+        members.sort_unstable();
     }
 
     pub(crate) fn own_node(&self) -> &str {
@@ -258,7 +269,8 @@ impl Calls {
     /// Those that do not answer keep theirs for a while.
     async fn read_figures(&self) {
         let asked = &Asked::figures();
-        let others = self.members.iter().filter(|node| **node != self.node);
+        let members = self.members();
+        let others = members.iter().filter(|node| **node != self.node);
         join_all(others.map(|node| async move {
             if let Ok(Ok(Some(answer))) = self.ask_node(node, asked).await {
                 self.answers.put_values(node, &answer);
@@ -287,7 +299,7 @@ impl Calls {
                 }
             }
         };
-        join_all(self.members.iter().map(|node| follow(node))).await;
+        join_all(self.members().iter().map(|node| follow(node))).await;
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use mio::event::Event;
 
 use super::table::Table;
-use crate::cluster::{Acting, ClusterPlan, Owner};
+use crate::cluster::{Acting, ClusterPlan, MemberChange, NodeMember, Owner};
 use crate::metrics::{CellLink, LinkFigures};
 use crate::run::acceptor::{AcceptorItem, AcceptorMailbox, Entered};
 use crate::run::limiter::{ConnectionPermit, Listener};
@@ -137,6 +137,16 @@ impl NodeLinks {
         let client = Client::new(stream, Box::new(()), peer, (String::new(), Vec::new()));
         let begun = self.relays.begin(node, CALLS, CALLS_EPOCH, client);
         begun.map_err(|_| io::Error::other("there is no link to the node"))
+    }
+
+    /// The list of nodes has changed.
+    pub(super) fn change_member(&self, change: &MemberChange) {
+        match change {
+            MemberChange::Set(NodeMember { node, link }) => {
+                self.links.add(links::Member { name: node.clone(), address: link.clone() });
+            }
+            MemberChange::Removed(node) => self.links.remove(node),
+        }
     }
 
     pub(super) fn owner_changed(&self, cell: u16, owner: Option<Owner>) {

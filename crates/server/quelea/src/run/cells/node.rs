@@ -16,7 +16,7 @@ use super::calls::{Answers, Calls};
 use super::life::{Life, Requests};
 use super::links::NodeLinks;
 use super::table::{Entrance, Table};
-use crate::cluster::{ActiveCells, ClusterPlan, RoleOf, Turn};
+use crate::cluster::{ActiveCells, ClusterPlan, Following, MemberChange, RoleOf, Turn, follow};
 use crate::http::{Metrics, State};
 use crate::life_cycle::line_pace::LinePace;
 use crate::logging::Logging;
@@ -35,7 +35,7 @@ use crate::run::unwritten::Unwritten;
 use crate::run::watch::{self, Ask};
 use crate::run::{Acceptors, Reread, Shards, listen, start_acceptors};
 use base::Clock;
-use config::{Config, Loaded, Machine};
+use config::{ClusterConfig, Config, Loaded, Machine};
 use data::{DataDir, Stamps};
 use identity::auth::rules;
 
@@ -86,9 +86,11 @@ pub(in crate::run) fn serve(
     let metrics = metrics_of(&parts, (&table, &links), &cells);
     let _exporter = telemetry::start_with(&parts, metrics)?;
     Calls::start(&calls).context("cannot start a thread")?;
+    let _members = follow_members(cluster, &plan, (&links, &calls))?;
     http.write_token(&mut Unwritten::new())?;
     let is_stopping = Arc::new(AtomicBool::new(false));
-    let entrance = Entrance::new(&table, &parts.shared, &links);
+    let redirects = cluster.redirect.then(|| cells.clone());
+    let entrance = Entrance::new(&table, &parts.shared, &links, redirects);
     let acceptors = start_front(&parts, listeners.bound, entrance, &is_stopping)?;
     links.set_front(&acceptors.mailboxes);
     watch::catch_stops(&signals)?;
@@ -285,6 +287,32 @@ fn metrics_of(
         let texts: Vec<_> = (0..).zip(&cells).filter_map(of_cell).collect();
         metrics::of_cells(&texts) + &metrics::of_links(&links.figures()) + &process()
     })
+}
+
+/// Nodes that are added are linked, and those that are removed are refused.
+fn follow_members(
+    cluster: &ClusterConfig,
+    plan: &ClusterPlan,
+    (links, calls): (&Arc<NodeLinks>, &Arc<Calls>),
+) -> anyhow::Result<Following> {
+    let (own, links, calls) = (cluster.node.clone(), links.clone(), calls.clone());
+    let on_change = move |change: MemberChange| {
+        match &change {
+            MemberChange::Set(member) => {
+                tracing::info!(node = member.node, link = member.link, "list of nodes: changed");
+            }
+            MemberChange::Removed(node) if *node == own => tracing::error!(
+                node,
+                "this node was removed from the list of nodes: other nodes refuse its links; stop \
+                 it, or add it again with `quelea cluster node add`"
+            ),
+            MemberChange::Removed(node) => tracing::warn!(node, "list of nodes: removed"),
+        }
+        links.change_member(&change);
+        calls.change_member(&change);
+    };
+    let following = follow(cluster.clone(), plan.members.clone(), on_change);
+    following.context("cannot start a thread")
 }
 
 /// The acceptors behind the listeners. They read the first packet of each client.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use broker::{Homes, Shared};
 
+use super::life::Requests;
 use super::links::NodeLinks;
 use crate::api::Api;
 use crate::cluster::{Acting, Owner};
@@ -148,6 +149,8 @@ pub(in crate::run) struct Entrance {
     table: Arc<Table>,
     shared: Arc<Shared>,
     links: Arc<NodeLinks>,
+    /// `cluster.redirect`: who knows the addresses of owners.
+    redirects: Option<Vec<Arc<Requests>>>,
     /// Spreads clients over the acceptors of a cell, and those without a client id over cells.
     next: AtomicUsize,
 }
@@ -180,9 +183,25 @@ impl Relay {
 
 impl Entrance {
     /// `shared`: knows the homes of client ids.
-    pub(super) fn new(table: &Arc<Table>, shared: &Arc<Shared>, links: &Arc<NodeLinks>) -> Self {
+    pub(super) fn new(
+        table: &Arc<Table>,
+        shared: &Arc<Shared>,
+        links: &Arc<NodeLinks>,
+        redirects: Option<Vec<Arc<Requests>>>,
+    ) -> Self {
         let (table, shared, links) = (table.clone(), shared.clone(), links.clone());
-        Self { table, shared, links, next: AtomicUsize::new(0) }
+        Self { table, shared, links, redirects, next: AtomicUsize::new(0) }
+    }
+
+    /// Where clients reach the node that has the cell of this client id: its `cluster.advertise`.
+    /// None: clients are relayed, or its cell is here, or the node states no address.
+    pub(in crate::run) fn redirect(&self, client_id: &str) -> Option<String> {
+        let cells = self.redirects.as_ref()?;
+        let cell = self.shared.cell_of_client(client_id);
+        let Some(Found::There(node, _)) = self.table.find(cell) else { return None };
+        let status = cells.get(usize::from(cell))?.member()?.status();
+        let address = status.holder_address.filter(|address| !address.is_empty())?;
+        (status.holder? == node).then_some(address)
     }
 
     /// What changes with each owner.
