@@ -20,7 +20,9 @@ pub(crate) struct Part {
 /// What a merge knows beside the answers of cells.
 #[derive(Debug)]
 pub(crate) struct Ground<'a> {
-    /// What this node answers alone.
+    /// This node.
+    pub(crate) node: &'a str,
+    /// What it answers alone.
     pub(crate) own: Value,
     /// Of each cell.
     pub(crate) shards: u16,
@@ -275,18 +277,29 @@ pub(super) fn logs(ground: &Ground<'_>, parts: Vec<Part>) -> Value {
     list(all)
 }
 
-/// Those of this node, then those that only a cell has, then cells that do not answer.
+/// Alarms that each cell of a node reports.
+const ALARMS_OF_NODE: [&str; 5] = [
+    "memory",
+    "certificate_expires",
+    "listener_paused",
+    "authentication_service",
+    "authorization_service",
+];
+
+/// Those of nodes, each once, then those of cells, then cells that do not answer.
 pub(super) fn alarms(ground: &Ground<'_>, parts: Vec<Part>) -> Value {
     let mut own = ground.own.clone();
     let mut all = rows(&mut own);
-    for Part { cell, mut value, .. } in parts {
+    for (is_first, Part { cell, node, mut value }) in by_node(parts) {
+        let is_other = node != ground.node;
         for mut alarm in rows(&mut value) {
-            if all.contains(&alarm) {
+            let is_of_node = alarm["kind"].as_str().is_some_and(|it| ALARMS_OF_NODE.contains(&it));
+            if is_of_node && !(is_first && is_other) {
                 continue;
             }
+            let place = if is_of_node { node.clone() } else { format!("cell {cell}") };
             let subject = alarm["subject"].as_str().unwrap_or_default();
-            let subject = format!("cell {cell} {subject}").trim_end().to_owned();
-            alarm["subject"] = subject.into();
+            alarm["subject"] = format!("{place} {subject}").trim_end().to_owned().into();
             all.push(alarm);
         }
     }
@@ -373,7 +386,7 @@ mod tests {
     }
 
     fn ground<'a>(limit: usize, missing: &'a [(u16, Silent)]) -> Ground<'a> {
-        Ground { own: Value::Null, shards: 2, limit, missing }
+        Ground { node: "a", own: Value::Null, shards: 2, limit, missing }
     }
 
     #[test]
@@ -496,22 +509,25 @@ mod tests {
 
     #[test]
     fn an_alarm_of_a_node_is_shown_once_and_a_silent_cell_is_one() {
-        let alarm = |subject: &str, severity: &str| {
-            json!({ "kind": "k", "severity": severity, "subject": subject, "detail": "d",
+        let alarm = |kind: &str, severity: &str, subject: &str| {
+            json!({ "kind": kind, "severity": severity, "subject": subject, "detail": "d",
                     "fix": "f" })
         };
-        let own = json!({ "items": [alarm("crt", "warning")] });
+        let of_node = || alarm("certificate_expires", "warning", "crt");
         let silent = [(2, Silent::NoOwner(2))];
-        let ground = Ground { own, ..ground(9, &silent) };
-        let of_cell = json!({ "items": [alarm("crt", "warning"), alarm("shard 1", "critical")] });
-        let all = alarms(&ground, vec![part(1, "a", of_cell)]);
+        let ground = Ground { own: json!({ "items": [of_node()] }), ..ground(9, &silent) };
+        let of_cell = || json!({ "items": [of_node(), alarm("log_full", "critical", "shard 1")] });
+        let parts = vec![part(0, "a", of_cell()), part(1, "b", of_cell()), part(3, "b", of_cell())];
+        let all = alarms(&ground, parts);
         let subjects: Vec<_> = all["items"]
             .as_array()
             .unwrap()
             .iter()
-            .map(|it| it["subject"].as_str().unwrap())
+            .map(|alarm| alarm["subject"].as_str().unwrap())
             .collect();
-        assert_eq!(subjects, ["cell 1 shard 1", "cell 2", "crt"]);
+        let critical = ["cell 0 shard 1", "cell 1 shard 1", "cell 3 shard 1", "cell 2"];
+        assert_eq!(subjects[..4], critical);
+        assert_eq!(subjects[4..], ["crt", "b crt"]);
     }
 
     #[test]

@@ -152,7 +152,8 @@ async fn in_all_cells(
         return Err(none_answered());
     }
     let shards = calls.shards_of_cell();
-    let ground = merge::Ground { own: own.unwrap_or_default(), shards, limit, missing: &missing };
+    let (node, own) = (calls.own_node(), own.unwrap_or_default());
+    let ground = merge::Ground { node, own, shards, limit, missing: &missing };
     let value = merge(&ground, parts);
     let missing: Vec<u16> = missing.iter().map(|(cell, _)| *cell).collect();
     Ok(Some(with_missing(value, &missing)))
