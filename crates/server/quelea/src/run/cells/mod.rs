@@ -2,9 +2,9 @@
 //! follows its logs, and serves while this node is active for it.
 //!
 //! A client enters by any listener of any node. It goes on in the cell that is the home of its
-//! client id: here ([`Entrance`]), or on the node that is active for that cell ([`links`]). Calls of
-//! the API go there as well ([`calls`]). A cell begins and ends alone ([`life`]); what all cells of
-//! a node have in common is in [`node`].
+//! client id: here ([`Entrance`]), or on the node that is active for that cell ([`links`]). Calls
+//! of the API go there as well ([`calls`]). A cell begins and ends alone ([`life`]); what all cells
+//! of a node have in common is in [`node`].
 
 mod calls;
 mod life;
