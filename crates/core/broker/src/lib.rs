@@ -56,7 +56,7 @@ pub use words::group_names::GroupName;
 pub use words::homes::{Home, Homes, PLACES_MAX, Place};
 pub use words::input::Rest;
 pub use words::ledger::{Consumer, Ledger};
-pub use words::mail::{Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
+pub use words::mail::{BarrierKind, Confirm, GroupWay, Mail, RetainedQuery, SessionKey, ShardId};
 pub use words::member::{Member, MemberLoad};
 pub use words::metrics::{Counter, Counters, Description, Figure, MetricType, Metrics};
 pub use words::name::{GroupText, Name, Scope};

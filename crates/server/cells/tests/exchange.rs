@@ -177,6 +177,10 @@ fn an_owner_that_seemed_to_be_gone_comes_back_with_its_epoch() {
         assert_eq!((acks, answers), (vec![Reason::SUCCESS; 5], vec![Reason::SUCCESS; 5]));
         assert_eq!((heard, got), (sent.clone(), [sent.clone(), sent.clone()].concat()));
         world.exchange((0, publisher), "a/b", &texts(50), &[(1, subscriber)]);
+        // The next round waits for what is not shown yet.
+        world.until("the owner", |world| {
+            world.figures(0, 1).is_some_and(|figures| figures.owner.is_some())
+        });
     }
     assert_eq!(world.nodes[0].losses.try_iter().count(), 0);
 }

@@ -23,11 +23,11 @@ use topic::{Cursor, has_wildcard};
 use super::dealt::Dealt;
 use super::frame::{Carried, Frame, PageEnd, Query};
 use super::requests::{Request, Requests};
-use super::summary::Told;
+use super::summary::{Passed, Told};
 use super::wire::fitting;
 use crate::words::homes::Place;
 use crate::words::ledger::NOBODY;
-use crate::{Confirm, Mail, Name, RetainedQuery, SessionKey, ShardId, Shared};
+use crate::{BarrierKind, Confirm, Mail, Name, RetainedQuery, SessionKey, ShardId, Shared};
 
 /// How long publishers wait for a cell without an owner, in ms.
 pub const PEER_WAIT_MS: u64 = 30_000;
@@ -144,8 +144,11 @@ impl Gateway {
         if epoch < self.last_epoch || self.peer == (Peer::Owner { epoch }) {
             return;
         }
+        // The same owner may have seemed to be gone: it still waits for what it has asked.
+        if epoch != self.last_epoch {
+            self.forget_dealt();
+        }
         (self.peer, self.last_epoch) = (Peer::Owner { epoch }, epoch);
-        self.forget_dealt();
         self.pass_all(out);
         self.ask_summary(out);
         self.disconnect_exact(out);
@@ -187,7 +190,6 @@ impl Gateway {
             return;
         }
         self.peer = Peer::Absent;
-        self.forget_dealt();
         self.pass_all(out);
         self.disconnect_exact(out);
         self.shared.interest.keep_promises_only(self.place);
@@ -228,8 +230,8 @@ impl Gateway {
         match mail {
             Mail::Publish { .. } | Mail::Retain { .. } => self.on_message(from, mail, now_ms, out),
             Mail::QueryRetained(_) | Mail::AskGrant { .. } => self.ask(from, mail, now_ms, out),
-            Mail::Ask { number, .. } => self.on_barrier(from, number, out),
-            Mail::Passed { by, number } => self.on_dealt_barrier(number, by, out),
+            Mail::Ask { number, kind, .. } => self.on_barrier((from, number), kind, out),
+            Mail::Passed { by, number, .. } => self.on_dealt_barrier(number, by, out),
             Mail::Confirmed { confirm, reason, .. } => {
                 self.on_dealt_answer(confirm.connection, from, reason, out);
             }
@@ -294,7 +296,8 @@ impl Gateway {
             Frame::Ask { number, from } => {
                 let shards = self.shared.homes.shards();
                 let own = self.dealt.barrier((from, number), u64::MAX >> (64 - shards));
-                let mail = |shard| (shard, Mail::Ask { from: self.place, number: own });
+                let kind = BarrierKind::Arrived;
+                let mail = |shard| (shard, Mail::Ask { from: self.place, number: own, kind });
                 out.mail.extend((0..shards).map(mail));
             }
             Frame::Passed { number, to, by } => {
@@ -375,14 +378,25 @@ impl Gateway {
         }
     }
 
-    fn on_barrier(&mut self, from: ShardId, number: u64, out: &mut Outgoing) {
+    fn on_barrier(
+        &mut self,
+        (from, number): (ShardId, u64),
+        kind: BarrierKind,
+        out: &mut Outgoing,
+    ) {
         self.told.tell(&self.shared.interest, &mut out.frames);
-        if self.epoch().is_none() || self.flaw == Some(GatewayFlaw::PassesEarly) {
-            return self.pass(vec![(from, number)], out);
-        }
-        let shards = u64::MAX >> (64 - self.shared.homes.shards());
-        self.told.ask((from, number), shards, &self.shared.interest);
-        out.frames.push((from, Frame::Ask { number, from }));
+        let is_early = self.flaw == Some(GatewayFlaw::PassesEarly);
+        let passed = match kind {
+            _ if is_early || self.epoch().is_none() => vec![(from, number, kind)],
+            BarrierKind::Known => self.told.ask_known((from, number), &self.shared.interest),
+            BarrierKind::Arrived => {
+                let shards = u64::MAX >> (64 - self.shared.homes.shards());
+                self.told.ask_arrived((from, number), shards);
+                out.frames.push((from, Frame::Ask { number, from }));
+                Vec::new()
+            }
+        };
+        self.pass(passed, out);
     }
 
     /// A shard has answered a barrier of the other cell. The answer is behind all that the shard
@@ -401,9 +415,12 @@ impl Gateway {
         self.pass(waiting, out);
     }
 
-    fn pass(&self, questions: Vec<(ShardId, u64)>, out: &mut Outgoing) {
-        let passed = |number| Mail::Passed { by: self.place, number };
-        out.mail.extend(questions.into_iter().map(|(shard, number)| (shard, passed(number))));
+    fn pass(&self, questions: Vec<Passed>, out: &mut Outgoing) {
+        out.mail.extend(
+            questions.into_iter().map(|(shard, number, kind)| {
+                (shard, Mail::Passed { by: self.place, number, kind })
+            }),
+        );
     }
 
     fn ask_summary(&mut self, out: &mut Outgoing) {

@@ -6,6 +6,7 @@ use topic::Interest;
 
 use super::frame::Frame;
 use crate::ShardId;
+use crate::words::mail::BarrierKind::{self, Arrived, Known};
 
 /// Changes in a frame.
 const CHANGES_MAX: usize = 4096;
@@ -21,26 +22,24 @@ pub(super) struct Told {
     ask: u64,
     through: u64,
     counts_through: u64,
-    /// Questions of barriers, in the order of each shard.
-    barriers: VecDeque<Barrier>,
+    /// Questions of barriers by which what this cell claims is to be known, each with what has to
+    /// count there; in the order of each shard.
+    known: VecDeque<(ShardId, u64, u64)>,
+    /// Of those by which what was sent is to come, each with the shards there that have not
+    /// answered.
+    arrived: VecDeque<(ShardId, u64, u64)>,
 }
 
-/// A question of a shard.
-#[derive(Debug)]
-struct Barrier {
-    /// With the number of the question.
-    shard: (ShardId, u64),
-    /// What of the summary has to count there.
-    through: u64,
-    /// Shards there that have not answered.
-    awaited: u64,
-}
+/// A question that is answered: of which shard, its number, and of which barrier.
+pub(super) type Passed = (ShardId, u64, BarrierKind);
 
 impl Told {
     /// A new owner has nothing: what waits is over.
-    pub(super) fn restart(&mut self) -> Vec<(ShardId, u64)> {
+    pub(super) fn restart(&mut self) -> Vec<Passed> {
         (self.is_told, self.through, self.counts_through) = (false, 0, 0);
-        self.barriers.drain(..).map(|barrier| barrier.shard).collect()
+        let known = self.known.drain(..).map(|(shard, number, _)| (shard, number, Known));
+        let arrived = self.arrived.drain(..).map(|(shard, number, _)| (shard, number, Arrived));
+        known.chain(arrived).collect()
     }
 
     pub(super) fn answer(&mut self, interest: &Interest, ask: u64) -> Frame {
@@ -61,39 +60,50 @@ impl Told {
         }
     }
 
-    /// A shard asks when what it claims by now counts there, and when what shards there have sent
-    /// before has come.
-    pub(super) fn ask(&mut self, shard: (ShardId, u64), awaited: u64, interest: &Interest) {
+    /// A shard asks when what it claims by now counts there. Returns the questions that are
+    /// answered.
+    pub(super) fn ask_known(
+        &mut self,
+        (shard, number): (ShardId, u64),
+        interest: &Interest,
+    ) -> Vec<Passed> {
         // Who has no summary takes this cell for one that wants everything.
         let through = if self.is_told { interest.exported() } else { 0 };
-        self.barriers.push_back(Barrier { shard, through, awaited });
+        self.known.push_back((shard, number, through));
+        self.on_counts(0)
+    }
+
+    /// A shard asks when what these shards there have sent has come.
+    pub(super) fn ask_arrived(&mut self, (shard, number): (ShardId, u64), awaited: u64) {
+        self.arrived.push_back((shard, number, awaited));
     }
 
     /// So much counts there. Returns the questions that are answered.
-    pub(super) fn on_counts(&mut self, through: u64) -> Vec<(ShardId, u64)> {
+    pub(super) fn on_counts(&mut self, through: u64) -> Vec<Passed> {
         self.counts_through = self.counts_through.max(through);
-        self.take_passed()
-    }
-
-    /// A shard there has sent what it had. Returns the questions that are answered.
-    pub(super) fn on_passed(&mut self, shard: (ShardId, u64), by: ShardId) -> Vec<(ShardId, u64)> {
-        if let Some(barrier) = self.barriers.iter_mut().find(|barrier| barrier.shard == shard) {
-            barrier.awaited &= !(1 << by);
-        }
-        self.take_passed()
-    }
-
-    fn take_passed(&mut self) -> Vec<(ShardId, u64)> {
-        let counts_through = self.counts_through;
-        let is_passed = |own: &mut Barrier| own.awaited == 0 && own.through <= counts_through;
         let mut passed = Vec::new();
-        while let Some(barrier) = self.barriers.pop_front_if(is_passed) {
-            passed.push(barrier.shard);
+        while let Some((shard, number, _)) =
+            self.known.pop_front_if(|(.., through)| *through <= self.counts_through)
+        {
+            passed.push((shard, number, Known));
+        }
+        passed
+    }
+
+    /// What a shard there has sent has come. Returns the questions that are answered.
+    pub(super) fn on_passed(&mut self, asked: (ShardId, u64), by: ShardId) -> Vec<Passed> {
+        let mut all = self.arrived.iter_mut();
+        if let Some((.., awaited)) = all.find(|(shard, number, _)| (*shard, *number) == asked) {
+            *awaited &= !(1 << by);
+        }
+        let mut passed = Vec::new();
+        while let Some((shard, number, _)) = self.arrived.pop_front_if(|(.., left)| *left == 0) {
+            passed.push((shard, number, Arrived));
         }
         passed
     }
 
     pub(super) fn waiting(&self) -> usize {
-        self.barriers.len()
+        self.known.len() + self.arrived.len()
     }
 }

@@ -7,7 +7,7 @@ use crate::Shard;
 use crate::parts::barrier::{Behind, PendingSuback, RetainedFlaw};
 use crate::state::Context;
 use crate::words::expected::Expected;
-use crate::{Mail, RetainedQuery, ShardId};
+use crate::{BarrierKind, Mail, RetainedQuery, ShardId};
 
 impl Shard {
     /// Answers a SUBSCRIBE when all shards know what it has led to, and the journal does.
@@ -28,13 +28,20 @@ impl Shard {
         self.answer_passed();
     }
 
-    pub(crate) fn on_barrier_passed(&mut self, by: ShardId, number: u64) {
-        self.cx.flow.barrier.note_answer(by, number);
+    pub(crate) fn on_barrier_passed(&mut self, by: ShardId, number: u64, kind: BarrierKind) {
+        match kind {
+            BarrierKind::Known => self.cx.flow.barrier.note_answer(by, number),
+            BarrierKind::Arrived => self.cx.flow.arrivals.note_answer(by, number),
+        }
         self.answer_passed();
     }
 
     pub(crate) fn answer_passed(&mut self) {
-        while let Some(passed) = self.cx.flow.barrier.next_passed(self.cx.id) {
+        let next = |cx: &mut Context| {
+            let known = cx.flow.barrier.next_passed(cx.id);
+            known.or_else(|| cx.flow.arrivals.next_passed(cx.id))
+        };
+        while let Some(passed) = next(&mut self.cx) {
             match passed {
                 Behind::Suback(suback) => self.answer_subscribe(suback),
                 Behind::Wanted(session) => {
@@ -63,7 +70,7 @@ impl Shard {
         if !waits || self.cx.flow.barrier.flaw == Some(RetainedFlaw::AnswersEarly) {
             return self.retained.on_query(query, &mut self.cx.effects);
         }
-        self.cx.flow.barrier.push(Behind::Query(query));
+        self.cx.flow.arrivals.push(Behind::Query(query));
     }
 
     /// Plants a fault.
@@ -85,8 +92,10 @@ impl Shard {
 impl Context {
     /// Asks the other shards, behind all mail of this turn.
     pub(crate) fn ask_barrier(&mut self) {
-        if let Some(number) = self.flow.barrier.next_question() {
-            self.effects.send_to_others(&Mail::Ask { from: self.id, number });
+        let known = self.flow.barrier.next_question().map(|it| (it, BarrierKind::Known));
+        let arrived = self.flow.arrivals.next_question().map(|it| (it, BarrierKind::Arrived));
+        for (number, kind) in known.into_iter().chain(arrived) {
+            self.effects.send_to_others(&Mail::Ask { from: self.id, number, kind });
         }
     }
 }

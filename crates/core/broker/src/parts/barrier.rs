@@ -5,14 +5,14 @@
 //! kept if the member is; so the SUBACK of a shared subscription waits until each shard has said
 //! that it has dealt with the mail before. It is asked once a turn for all that wait.
 //!
-//! With several cells all shards of all cells are asked, and two more kinds wait. A message that
+//! With several cells the other cells are asked as well, and two more things wait. A message that
 //! is retained finds subscribers where it is published, by what is known of them there, and is
 //! kept at the home of its topic. A subscriber that is not known yet has to find it at the home:
 //!
 //! - Retained messages are asked for behind the barrier of their SUBSCRIBE. Who publishes later
 //!   knows of the subscriber.
-//! - The home answers behind a barrier of its own. What was published before has come by then,
-//!   since each shard answers behind what it has sent.
+//! - The home answers behind a barrier of its own, for which all shards of all cells are asked.
+//!   What was published before has come by then, since each answers behind what it has sent.
 
 use std::collections::VecDeque;
 

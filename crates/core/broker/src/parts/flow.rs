@@ -83,6 +83,8 @@ pub(crate) struct Flow {
     pub(crate) broadcasts: Broadcasts,
     pub(crate) pauses: FilterPauses,
     pub(crate) barrier: Barrier,
+    /// Of several cells: for what all others have sent to come.
+    pub(crate) arrivals: Barrier,
 }
 
 impl Flow {
@@ -93,6 +95,7 @@ impl Flow {
             broadcasts: Broadcasts::default(),
             pauses: FilterPauses::default(),
             barrier: Barrier::new(shared.homes.places()),
+            arrivals: Barrier::new(shared.homes.places()),
         }
     }
 }

@@ -108,10 +108,10 @@ impl Shard {
                     self.read_on(slot, connection);
                 }
             }
-            Mail::Ask { from, number } => {
-                self.cx.send(from, Mail::Passed { by: self.cx.id, number })
+            Mail::Ask { from, number, kind } => {
+                self.cx.send(from, Mail::Passed { by: self.cx.id, number, kind })
             }
-            Mail::Passed { by, number } => self.on_barrier_passed(by, number),
+            Mail::Passed { by, number, kind } => self.on_barrier_passed(by, number, kind),
             Mail::Pause { subscriber, filter, bytes_min: bytes } => {
                 self.cx.on_pause(subscriber, filter, bytes)
             }

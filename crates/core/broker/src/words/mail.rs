@@ -93,6 +93,15 @@ pub struct RetainedQuery {
     pub shard: ShardId,
 }
 
+/// What a barrier is for: what its questions make sure of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarrierKind {
+    /// All other places know what this shard claims.
+    Known,
+    /// What all other shards, of all cells, have sent has come.
+    Arrived,
+}
+
 /// How a message of a shared group has come to a member.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupWay {
@@ -162,9 +171,9 @@ pub enum Mail {
     /// They are dealt with.
     Grant { by: ShardId, bytes: u64 },
     /// Say when you have dealt with all mail of mine before this.
-    Ask { from: ShardId, number: u64 },
-    /// The answer.
-    Passed { by: ShardId, number: u64 },
+    Ask { from: ShardId, number: u64, kind: BarrierKind },
+    /// The answer. It is behind all mail that was sent before.
+    Passed { by: ShardId, number: u64, kind: BarrierKind },
     /// The queue of this subscriber of mine is long: take no publish of QoS 1 or 2 for it whose
     /// payload has so many bytes. The filter is its key.
     Pause { subscriber: SessionKey, filter: Arc<str>, bytes_min: usize },
