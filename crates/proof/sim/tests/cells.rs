@@ -60,8 +60,8 @@ sees! {
     summaries_that_are_taken_for_empty: Sabotage::Gateway(Flaw::TakesUnknownForEmpty), 0;
     answers_that_are_of_an_earlier_owner: Sabotage::Gateway(Flaw::ReusesNumbers), 150;
     answers_before_the_shards_have_the_message: Sabotage::Gateway(Flaw::AnswersEarly), 0;
-    retained_messages_that_are_asked_for_early: Sabotage::Retained(RetainedFlaw::AsksEarly), 0;
-    homes_that_answer_early: Sabotage::Retained(RetainedFlaw::AnswersEarly), 7200;
+    retained_messages_that_are_asked_for_early: Sabotage::Retained(RetainedFlaw::AsksEarly), 26100;
+    homes_that_answer_early: Sabotage::Retained(RetainedFlaw::AnswersEarly), 5200;
     frames_that_are_lost: Sabotage::LoseFrames, 0;
     frames_that_are_delivered_twice: Sabotage::DoubleFrames, 0;
     frames_of_an_earlier_owner: Sabotage::KeepOldFrames, 30;

@@ -31,7 +31,10 @@ impl Shard {
     pub(crate) fn on_barrier_passed(&mut self, by: ShardId, number: u64, kind: BarrierKind) {
         match kind {
             BarrierKind::Known => self.cx.flow.barrier.note_answer(by, number),
-            BarrierKind::Arrived => self.cx.flow.arrivals.note_answer(by, number),
+            BarrierKind::Arrived => {
+                let arrivals = self.cx.flow.arrivals.iter_mut();
+                arrivals.for_each(|barrier| barrier.note_answer(by, number));
+            }
         }
         self.answer_passed();
     }
@@ -39,7 +42,7 @@ impl Shard {
     pub(crate) fn answer_passed(&mut self) {
         let next = |cx: &mut Context| {
             let known = cx.flow.barrier.next_passed(cx.id);
-            known.or_else(|| cx.flow.arrivals.next_passed(cx.id))
+            known.or_else(|| cx.flow.arrivals.as_mut()?.next_passed(cx.id))
         };
         while let Some(passed) = next(&mut self.cx) {
             match passed {
@@ -66,11 +69,11 @@ impl Shard {
 
     /// A question for retained messages. Those of several cells wait for what is on its way here.
     pub(crate) fn on_query(&mut self, query: Box<RetainedQuery>) {
-        let waits = self.cx.shared.homes.has_other_cells() && !query.is_settled;
-        if !waits || self.cx.flow.barrier.flaw == Some(RetainedFlaw::AnswersEarly) {
-            return self.retained.on_query(query, &mut self.cx.effects);
+        let is_early = self.cx.flow.barrier.flaw == Some(RetainedFlaw::AnswersEarly);
+        match &mut self.cx.flow.arrivals {
+            Some(barrier) if !query.is_settled && !is_early => barrier.push(Behind::Query(query)),
+            _ => self.retained.on_query(query, &mut self.cx.effects),
         }
-        self.cx.flow.arrivals.push(Behind::Query(query));
     }
 
     /// Plants a fault.
@@ -92,9 +95,14 @@ impl Shard {
 impl Context {
     /// Asks the other shards, behind all mail of this turn.
     pub(crate) fn ask_barrier(&mut self) {
-        let known = self.flow.barrier.next_question().map(|it| (it, BarrierKind::Known));
-        let arrived = self.flow.arrivals.next_question().map(|it| (it, BarrierKind::Arrived));
-        for (number, kind) in known.into_iter().chain(arrived) {
+        if let Some(number) = self.flow.barrier.next_question() {
+            let kind = BarrierKind::Known;
+            self.effects.send_to_others(&Mail::Ask { from: self.id, number, kind });
+        }
+        if let Some(barrier) = &mut self.flow.arrivals
+            && let Some(number) = barrier.next_question()
+        {
+            let kind = BarrierKind::Arrived;
             self.effects.send_to_others(&Mail::Ask { from: self.id, number, kind });
         }
     }

@@ -84,7 +84,7 @@ pub(crate) struct Flow {
     pub(crate) pauses: FilterPauses,
     pub(crate) barrier: Barrier,
     /// Of several cells: for what all others have sent to come.
-    pub(crate) arrivals: Barrier,
+    pub(crate) arrivals: Option<Box<Barrier>>,
 }
 
 impl Flow {
@@ -95,7 +95,10 @@ impl Flow {
             broadcasts: Broadcasts::default(),
             pauses: FilterPauses::default(),
             barrier: Barrier::new(shared.homes.places()),
-            arrivals: Barrier::new(shared.homes.places()),
+            arrivals: shared
+                .homes
+                .has_other_cells()
+                .then(|| Box::new(Barrier::new(shared.homes.places()))),
         }
     }
 }

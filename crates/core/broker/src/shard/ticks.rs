@@ -29,7 +29,7 @@ impl Shard {
             || !self.cx.doomed.is_empty()
             || self.cx.effects.windows_read().has_requests()
             || self.cx.flow.barrier.has_question()
-            || self.cx.flow.arrivals.has_question()
+            || self.cx.flow.arrivals.as_ref().is_some_and(|own| own.has_question())
             || self.retained.has_pages_to_give()
             || self.log.as_ref().is_some_and(|log| log.has_unwritten())
             || self.journal().is_some_and(Journal::has_unplanned)
