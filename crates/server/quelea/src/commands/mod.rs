@@ -12,6 +12,8 @@ pub mod health;
 #[cfg(feature = "import")]
 pub mod import;
 #[cfg(feature = "cli")]
+pub mod plan;
+#[cfg(feature = "cli")]
 pub mod rules;
 pub mod serve;
 
@@ -60,6 +62,9 @@ pub enum Command {
     Backup(backup::BackupArgs),
     /// Set up and operate a cluster.
     Cluster(cluster::ClusterArgs),
+    /// Estimate nodes, cells and machines for a load, with the constant behind each figure.
+    #[cfg(feature = "cli")]
+    Plan(plan::PlanArgs),
     /// Print shell completions.
     Completions {
         /// The shell.
@@ -99,6 +104,8 @@ pub fn run_tool(command: Command) -> ExitCode {
         Command::Log(args) => return log_tool::run(&args),
         Command::Backup(args) => return backup::run(&args),
         Command::Cluster(args) => cluster::run(&args),
+        #[cfg(feature = "cli")]
+        Command::Plan(args) => plan::run(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "quelea", &mut script);
@@ -125,6 +132,7 @@ Examples:
   quelea pub -t home/lamp -m on           publish one message
   quelea passwd passwords anna            add a user to a password file
   quelea ctl clients list                 the clients of a running broker
+  quelea plan --clients 1000000 --rate 50000   the nodes that a load needs
   quelea backup quelea-data copy          copy the data of a running broker
   quelea completions bash > ~/.local/share/bash-completion/completions/quelea";
 
